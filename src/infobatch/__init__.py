@@ -1,0 +1,43 @@
+"""Unbiased dynamic data pruning for PyTorch: three lines, less data, the same training.
+
+>>> import infobatch
+>>> infobatch.__version__
+'0.1.0'
+"""
+
+from . import methods
+from .checkpoint import load, save
+from .dataset import InfoBatch, Pruned
+from .errors import (
+    EpochError,
+    InfoBatchError,
+    InfoBatchWarning,
+    InputError,
+    MisalignedError,
+    StateError,
+)
+from .loader import DataLoader
+from .pacing import Paced, pace
+from .plan import Plan
+from .telemetry import EpochReport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataLoader",
+    "EpochError",
+    "EpochReport",
+    "InfoBatch",
+    "InfoBatchError",
+    "InfoBatchWarning",
+    "InputError",
+    "MisalignedError",
+    "Paced",
+    "Plan",
+    "Pruned",
+    "StateError",
+    "load",
+    "methods",
+    "pace",
+    "save",
+]

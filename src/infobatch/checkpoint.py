@@ -1,0 +1,46 @@
+"""Checkpoints that a crash cannot spoil."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import StateError, message
+
+
+def save(state: Any, path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(draft, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
+    """Read a checkpoint; nothing in it is executed (``weights_only``)."""
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        raise StateError(
+            message(
+                "a whole checkpoint written by infobatch.save or torch.save",
+                f"{os.fspath(path)}, which cannot be read ({error})",
+                "It is damaged or holds more than tensors and numbers; take an older one.",
+            )
+        ) from error

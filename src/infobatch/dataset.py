@@ -1,0 +1,386 @@
+"""The face of the package: a data set in front, a sampler inside, ``update`` behind."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from . import checks, methods
+from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, message
+from .ledger import Pass
+from .methods import Method
+from .plan import Plan
+from .policies import Rounding
+from .sampler import PlanSampler
+from .schedules import Moment
+from .scorebook import ScoreBook
+from .telemetry import EpochReport, report, warn_near_bounds
+from .views import FullView, View
+
+Compensate = Literal["loss", "lr"]
+
+
+class Pruned(View):
+    """A data set that shows each epoch only the samples a method keeps, and weighs their losses.
+
+    >>> import torch, infobatch
+    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+    >>> train = infobatch.Pruned(data, infobatch.methods.random(ratio=0.5), num_epochs=4)
+    >>> for epoch in range(train.epoch, 4):
+    ...     for (x,) in infobatch.DataLoader(train, batch_size=10):
+    ...         loss = train.update(x.square().sum(1))
+    >>> [report.kept for report in train.history]
+    [100, 50, 50, 50]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        method: Method,
+        num_epochs: int,
+        *,
+        seed: int = 0,
+        compensate: Compensate = "loss",
+    ) -> None:
+        checks.check_dataset(dataset)
+        checks.check_count("num_epochs", num_epochs, 1)
+        checks.check_count("seed", seed, 0)
+        if isinstance(dataset, View):
+            raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
+        if compensate not in ("loss", "lr"):
+            raise InputError(
+                message('compensate "loss" or "lr"', repr(compensate), "See infobatch.pace for what grows.")
+            )
+        if not isinstance(method, Method):
+            raise InputError(
+                message("a method", repr(method), "Take one from infobatch.methods, as methods.infobatch().")
+            )
+        method.check(num_epochs)
+        super().__init__(dataset)
+        self.method = method
+        self.num_epochs = num_epochs
+        self.seed = seed
+        self.compensate: Compensate = compensate
+        self.paced = False
+        """Whether ``infobatch.pace`` looks after this data set's learning rate."""
+        self._book = ScoreBook(len(dataset))
+        self._epoch = 0
+        self._plan: Plan | None = None
+        self._pass: Pass | None = None
+        self._before = 0
+        """How many samples of the running epoch had come back before this process took it up."""
+        self._idle = 0
+        """How many whole passes went by without a loss."""
+        self._reports: list[EpochReport] = []
+        self._warned = False
+        self._sampler = PlanSampler(self._begin, self._length)
+
+    # ---- what a training loop uses -----------------------------------------------------------------------
+
+    @property
+    def sampler(self) -> PlanSampler:
+        """For ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
+        return self._sampler
+
+    def update(self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None) -> Tensor:
+        """Take one loss a sample; return the weighted mean to call ``backward`` on.
+
+        Without ``indices`` the losses belong to the batch that has waited longest. With them they belong to those
+        samples, and the order and look-ahead of the loader do not matter. ``score`` is recorded in place of the
+        loss.
+        """
+        checks.check_loss(loss)
+        if score is not None:
+            checks.check_score(score, loss)
+        if loss.device != self._book.device:
+            self._move(loss.device)
+        if indices is None:
+            indices = self._open_pass("losses").take(loss.shape[0])
+            if indices.device != loss.device:
+                indices = indices.to(loss.device, non_blocking=True)
+        else:
+            self._check_indices(indices, loss)
+            self._book.recorded.add_(loss.shape[0])
+        return (loss * self._book.record(indices, loss if score is None else score)).mean()
+
+    def skip(self, count: int | None = None) -> None:
+        """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
+        indices = self._open_pass("a skip").drop(count)
+        self._book.skip(indices.to(self._book.device, non_blocking=True))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch the next batch belongs to."""
+        self._roll()
+        return self._epoch
+
+    def plan(self) -> Plan:
+        """The plan of the current epoch, or of the coming one once the last batch has had its update."""
+        self._roll()
+        if self._plan is None:
+            self._plan = self.method.draw(self._book, Moment(self._epoch, self.num_epochs), self.seed)
+            self._book.begin(self._plan, self._scale(self._plan))
+        return self._plan
+
+    def full(self) -> FullView:
+        """An unpruned view for passes that are no training."""
+        return FullView(self.dataset, self.seed)
+
+    # ---- what a person wants to know ---------------------------------------------------------------------
+
+    @property
+    def scores(self) -> Tensor:
+        """A copy of the scores, one a sample; NaN where nothing is known yet."""
+        self._roll()
+        return self._book.scores.clone()
+
+    @property
+    def history(self) -> tuple[EpochReport, ...]:
+        """One report for each epoch behind us."""
+        self._roll()
+        return tuple(self._reports)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to."""
+        plan, run = self.plan(), self._running
+        total = plan.kept if run is None else self._before + run.total
+        return self._epoch, self._before + self._done(), total
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on from here, as plain tensors, numbers and text.
+
+        The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and
+        random numbers are not.
+        """
+        self._roll()
+        running = None
+        if self._plan is not None and (self._before or self._done()):
+            running = {
+                "indices": _saved(self._plan.indices),
+                "table": _saved(self._plan.table) if self._plan.kept < self._plan.size else None,
+                "fresh": _saved(self._book.fresh),
+            }
+        return {
+            "format": checks.FORMAT,
+            "size": self._book.size,
+            "method": repr(self.method),
+            "num_epochs": self.num_epochs,
+            "seed": self.seed,
+            "epoch": self._epoch,
+            "planned": self._book.planned,
+            "scores": _saved(self._book.scores),
+            "reports": [asdict(report) for report in self._reports],
+            "running": running,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a ``state_dict``: the same remaining samples, the same later plans.
+
+        The seed comes with it; ``num_epochs`` stays as promised here. Checked as a whole before anything changes.
+        """
+        checks.check_state(state, self._book.size, repr(self.method))
+        running = state["running"]
+        if self._pass is not None:
+            self._pass.supersede()
+        self.seed, self._epoch = state["seed"], state["epoch"]
+        self._plan, self._pass, self._before, self._idle = None, None, 0, 0
+        self._reports = [EpochReport(**report) for report in state["reports"]]
+        device = self._book.device
+        self._book = ScoreBook(state["size"], device)
+        self._book.scores.copy_(state["scores"])
+        self._book.planned = state["planned"]
+        if running is not None:
+            table = torch.ones(1).expand(state["size"]) if running["table"] is None else running["table"]
+            self._plan = Plan(self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True))
+            self._book.begin(self._plan, self._scale(self._plan))
+            self._book.fresh.copy_(running["fresh"])
+            self._before = self._book.seen()
+
+    # ---- epochs ------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Pass | None:
+        """The latest pass, if it belongs to the running epoch."""
+        return self._pass if self._pass is not None and self._pass.epoch == self._epoch else None
+
+    def _open_pass(self, came: str) -> Pass:
+        run = self._running
+        if run is None:
+            raise MisalignedError(
+                message(
+                    "a batch from train_data's loader that waits for its losses",
+                    f"{came} without one",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler, and update() each batch once.",
+                )
+            )
+        return run
+
+    def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
+        """A pass begins. Called by the sampler at its first step."""
+        self._roll()
+        last = self._running
+        if last is not None and self._done():
+            last.check_end()
+            self._close()
+        elif last is not None and last.handed == last.size and not last.superseded:
+            if last.over or self._idle:
+                raise MisalignedError(
+                    message(
+                        "an update() for each batch",
+                        f"a whole pass of {last.size} samples without one",
+                        "Call update() in the loop; for passes that are no training use .full().",
+                    )
+                )
+            self._idle += 1  # or a look at the first batch: small sets are fetched whole at once
+        if self._epoch >= self.num_epochs:
+            raise EpochError(
+                message(
+                    f"at most the num_epochs={self.num_epochs} promised",
+                    f"a pass for epoch {self._epoch} (counted from 0)",
+                    "Promise more: the last epochs run on full data, so pruning must know where the end is.",
+                )
+            )
+        plan = self.plan()
+        if not self._warned:
+            self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
+        if plan.growth > 1 and self.compensate == "lr" and not self.paced:
+            warnings.warn(
+                'compensate="lr" leaves it to the learning rate to grow, and nothing makes it grow: '
+                "wrap the scheduler (or the optimizer) in infobatch.pace",
+                InfoBatchWarning,
+                stacklevel=2,
+            )
+            self.paced = True
+        if self._pass is not None:
+            self._pass.supersede()
+        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
+        self._pass = Pass(self._epoch, remaining, loader)
+        return self._pass
+
+    def _length(self) -> int:
+        if self._pass is not None and not self._pass.over:
+            return self._pass.size
+        return self.plan().kept - self._before
+
+    def _done(self) -> int:
+        """How many samples of the running epoch have come back to this process."""
+        run = self._running
+        return (run.taken if run is not None else 0) or int(self._book.recorded)
+
+    def _roll(self) -> None:
+        """Move on if the last batch of the running epoch has had its update."""
+        if self._plan is None:
+            return
+        run = self._running
+        left = self._plan.kept - self._before if run is None else run.total
+        if self._done() >= left or (run is not None and run.finished):
+            self._close()
+
+    def _close(self) -> None:
+        """The epoch is over: its losses become the scores."""
+        plan = self._plan
+        assert plan is not None
+        run = self._running
+        came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
+        checks.check_attribution(self._book, came, self._epoch)
+        now = report(plan, self._book.scores, self._book.planned)
+        not_finite = self._book.merge()
+        self._book.planned += plan.kept
+        self._reports.append(replace(now, not_finite=not_finite))
+        self._epoch, self._plan, self._before, self._idle = self._epoch + 1, None, 0, 0
+        if not_finite:
+            warnings.warn(
+                f"epoch {plan.epoch}: {not_finite} of {plan.kept} losses were not finite; "
+                "those samples keep the scores they had",
+                InfoBatchWarning,
+                stacklevel=2,
+            )
+
+    def _scale(self, plan: Plan) -> float:
+        return 1.0 if self.compensate == "loss" else 1.0 / plan.growth
+
+    def _move(self, device: torch.device) -> None:
+        """Scores live where the losses live."""
+        self._book.to(device)
+        if self._plan is not None:
+            plan = self._plan
+            self._plan = Plan(
+                plan.epoch,
+                plan.indices.to(device, non_blocking=True),
+                plan.table.to(device, non_blocking=True),
+            )
+        if self._pass is not None:
+            self._pass.indices = self._pass.indices.to(device, non_blocking=True)
+
+    def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
+        checks.check_indices(indices, loss)
+        if self._pass is not None and self._pass.taken:
+            raise MisalignedError(
+                message("indices with every update of a pass or with none", "both", "Choose one of the two.")
+            )
+        if indices.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.plan()
+            checks.check_members(indices, self._book, self._epoch)
+        # elsewhere a look at the values would wait for the device: the end of the epoch has one
+
+    def __reduce__(self) -> tuple[type[View], tuple[Any]]:
+        return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.method!r}, {len(self)} samples, epoch {self._epoch} of {self.num_epochs})"
+        )
+
+
+class InfoBatch(Pruned):
+    """The paper's method around a data set; the arguments in the order of the poster.
+
+    >>> import torch, infobatch
+    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+    >>> train_data = infobatch.InfoBatch(data, 10, 0.5, 0.875)
+    >>> loader = torch.utils.data.DataLoader(train_data, batch_size=20, sampler=train_data.sampler)
+    >>> for (x,) in loader:
+    ...     loss = train_data.update(x.square().sum(1))
+    >>> train_data.plan().kept < 100
+    True
+
+    ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
+    ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
+    the loss, as in the paper, or the learning rate (see ``infobatch.pace``).
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_epochs: int,
+        ratio: float = 0.5,
+        delta: float = 0.875,
+        *,
+        seed: int = 0,
+        saving: float | None = None,
+        warmup: int = 0,
+        rescale: bool = True,
+        rounding: Rounding = "exact",
+        compensate: Compensate = "loss",
+    ) -> None:
+        if saving is None:
+            method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
+        elif rescale and rounding == "exact":
+            method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
+        else:
+            raise InputError(
+                message("saving with exact, rescaled weights", f"rescale={rescale}, rounding={rounding!r}", "")
+            )
+        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate)
+
+
+def _saved(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

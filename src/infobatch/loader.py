@@ -1,0 +1,163 @@
+"""A loader that knows whose batch it delivers."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils.data
+from torch.utils.data import default_collate, default_convert
+
+from .dataset import Pruned
+from .errors import InputError, MisalignedError, message
+from .ledger import Pass
+from .views import Fetched
+
+
+class Carried(NamedTuple):
+    """A batch on its way from collate to delivery, with its indices beside it."""
+
+    indices: Any
+    batch: Any
+
+
+class Carry:
+    """Collates as before and puts the indices beside the batch. Runs in the workers."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, fetched: Any) -> Carried:
+        indices = array("q", fetched.indices) if isinstance(fetched, Fetched) else None
+        return Carried(indices, self.collate(fetched))
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """``torch.utils.data.DataLoader`` for a pruned data set: same arguments, same batches, exact attribution.
+
+    Each batch's indices travel with it and are taken off on delivery, so order, workers and batch samplers do not
+    matter. ``lookahead`` is for a loop that fetches batches before it updates the current one: how many.
+    """
+
+    def __init__(
+        self,
+        dataset: Pruned,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        *args: Any,
+        lookahead: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(dataset, Pruned):
+            raise InputError(
+                message(
+                    "an infobatch.InfoBatch or Pruned data set",
+                    type(dataset).__name__,
+                    "Wrap it first; for other data use torch.utils.data.DataLoader.",
+                )
+            )
+        if shuffle or (sampler is not None and sampler is not dataset.sampler):
+            raise InputError(
+                message(
+                    "no shuffle and no sampler but train_data.sampler",
+                    "shuffle=True" if shuffle else type(sampler).__name__,
+                    "The plan says who comes and is shuffled already; a batch_sampler may stand around it.",
+                )
+            )
+        if isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 0:
+            raise InputError(message("lookahead as a number of batches", repr(lookahead), "0 for an ordinary loop."))
+        self.lookahead = lookahead
+        auto = batch_size is not None or batch_sampler is not None
+        if not auto and num_workers and not kwargs.get("in_order", True):
+            raise InputError(
+                message(
+                    "in_order=True where batch_size=None",
+                    "in_order=False",
+                    "Single samples carry no indices.",
+                )
+            )
+        collate = collate_fn or (default_collate if auto else default_convert)
+        super().__init__(
+            dataset,
+            batch_size,
+            None,
+            None if batch_sampler is not None else dataset.sampler,
+            batch_sampler,
+            num_workers,
+            Carry(collate),
+            *args,
+            **kwargs,
+        )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return Delivery(self)
+
+    def _torch_iter(self) -> Iterator[Carried]:
+        return super().__iter__()
+
+
+class Delivery:
+    """One pass: takes the indices off each batch and tells the pass they belong to."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._data: Pruned = loader.dataset  # type: ignore[assignment]
+        self._lookahead = loader.lookahead
+        self._length = len(loader) if hasattr(loader.batch_sampler or loader.sampler, "__len__") else None
+        self._pass: Pass | None = None
+        self._before = self._data._pass
+        self._batches = loader._torch_iter()
+        self._bind()
+
+    def __iter__(self) -> Delivery:
+        return self
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the batch sampler has no length")
+        return self._length
+
+    def __next__(self) -> Any:
+        try:
+            carried = next(self._batches)
+        except StopIteration:
+            self._bind()
+            if self._pass is not None:
+                self._pass.exhausted = True
+            raise
+        self._bind()
+        run = self._pass
+        if run is None:
+            raise MisalignedError(
+                message(
+                    "a batch_sampler that draws from train_data.sampler",
+                    "a batch that does not come from it",
+                    "Build it around train_data.sampler: it decides who comes.",
+                )
+            )
+        if run is not self._data._pass:
+            raise MisalignedError(
+                message(
+                    "one open iterator over the training data",
+                    "a step of an older one after a newer one had begun",
+                    "Finish a pass before you begin the next; for passes that are no training use .full().",
+                )
+            )
+        if carried.indices is None:  # batch_size=None: one sample at a time, in order
+            run.deliver(run.indices[run.delivered : run.delivered + 1])
+        else:
+            run.deliver(torch.frombuffer(carried.indices, dtype=torch.int64))
+        return carried.batch
+
+    def _bind(self) -> None:
+        """The sampler opens a pass at its first step: with workers while the iterator is made, else at ``next``."""
+        if self._pass is None and self._data._pass is not self._before:
+            self._pass = self._data._pass
+            if self._pass is not None:
+                self._pass.carried = True
+                self._pass.lookahead = self._lookahead

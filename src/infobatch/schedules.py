@@ -1,0 +1,51 @@
+"""When to prune: functions of the moment, made by the small constructors below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import NamedTuple
+
+from .errors import InputError, message
+
+
+class Moment(NamedTuple):
+    """Epoch ``epoch`` (counted from 0) of ``num_epochs``."""
+
+    epoch: int
+    num_epochs: int
+
+
+Schedule = Callable[[Moment], bool]
+
+
+def until(delta: float) -> Schedule:
+    """Prune while t < delta * C (equation 10), compared as real numbers: 0.1 * 30 is 3 here."""
+    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta <= 1:
+        raise InputError(message("delta in [0, 1]", repr(delta), "The papers use 0.875; 1 turns annealing off."))
+    return partial(_until, delta=float(delta))
+
+
+def after(warmup: int) -> Schedule:
+    """Prune from epoch ``warmup`` on."""
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        raise InputError(message("warmup as a count of epochs", repr(warmup), "0 means no warm-up."))
+    return partial(_after, warmup=warmup)
+
+
+def all_of(*schedules: Schedule) -> Schedule:
+    """Prune when every one of these says so."""
+    return partial(_all_of, schedules=schedules)
+
+
+def _until(moment: Moment, delta: float) -> bool:
+    return moment.epoch < Fraction(repr(delta)) * moment.num_epochs
+
+
+def _after(moment: Moment, warmup: int) -> bool:
+    return moment.epoch >= warmup
+
+
+def _all_of(moment: Moment, schedules: tuple[Schedule, ...]) -> bool:
+    return all(schedule(moment) for schedule in schedules)

@@ -1,0 +1,102 @@
+"""The book of scores: the only numbers that change during training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .plan import Plan
+
+# What a sample has to show for the running epoch. Both marks are finite, so that a loss that is not can be told
+# from them; a loss this close to the end of float32 is taken for one of them.
+UNSEEN = torch.finfo(torch.float32).min
+SKIPPED = torch.finfo(torch.float32).max
+BLOCK = 1 << 16
+
+
+class ScoreBook:
+    """The scores H of N samples, and beside them what the running epoch has brought so far.
+
+    ``scores`` hold still during an epoch; NaN says that nothing is known of a sample. ``fresh`` takes the
+    epoch's own scores and ``merge`` moves them over. ``weights`` is the running plan's table. The three buffers
+    keep their place in memory, so compiled steps and captured graphs go on reading the right one.
+    """
+
+    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+        self.scores = torch.full((size,), torch.nan, device=device)
+        self.fresh = torch.full((size,), UNSEEN, device=device)
+        self.weights = torch.ones(size, device=device)
+        self.recorded = torch.zeros((), dtype=torch.int64, device=device)
+        self.planned = 0
+        """How many samples the plans of all finished epochs held together."""
+
+    @property
+    def size(self) -> int:
+        return self.scores.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self.scores.device
+
+    def to(self, device: torch.device) -> None:
+        for name in ("scores", "fresh", "weights", "recorded"):
+            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
+
+    def begin(self, plan: Plan, scale: float = 1.0) -> None:
+        """Open an epoch: its weights in, nothing seen yet."""
+        self.weights.copy_(plan.table)
+        if scale != 1.0:
+            self.weights.mul_(scale)
+        self.fresh.fill_(UNSEEN)
+        self.recorded.zero_()
+
+    def record(self, indices: Tensor, scores: Tensor) -> Tensor:
+        """Note the scores of these samples and return their weights. Nothing here waits for the device."""
+        weights = self.weights.index_select(0, indices)  # first: it refuses a bad index before anything is written
+        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
+        return weights
+
+    def skip(self, indices: Tensor) -> None:
+        self.fresh.index_fill_(0, indices, SKIPPED)
+
+    def unseen(self, indices: Tensor) -> Tensor:
+        """Those of ``indices`` that still wait, in their order."""
+        return indices[self.fresh.index_select(0, indices) == UNSEEN]
+
+    def seen(self) -> int:
+        return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))
+
+    def strangers(self) -> int:
+        """How many samples got a score in this epoch without being in its plan."""
+        return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
+
+    def merge(self) -> int:
+        """Close an epoch: the last finite loss becomes the score. Returns how many losses were not finite."""
+        arrived = (self.fresh != UNSEEN) & (self.fresh != SKIPPED)
+        finite = torch.isfinite(self.fresh)
+        torch.where(arrived & finite, self.fresh, self.scores, out=self.scores)
+        self.fresh.fill_(UNSEEN)
+        self.recorded.zero_()
+        return int(torch.count_nonzero(arrived & ~finite))
+
+
+def mean(scores: Tensor) -> Tensor:
+    """The mean of the known scores, in double precision; NaN when none is known."""
+    total = _sum(scores)
+    if not torch.isnan(total):
+        return total / scores.numel()
+    known = scores[~torch.isnan(scores)]
+    return _sum(known) / known.numel()
+
+
+def _sum(values: Tensor) -> Tensor:
+    if values.device.type == "cpu" and values.numel() > BLOCK:  # a whole-array cast costs more than the sum
+        return torch.stack([block.sum(dtype=torch.float64) for block in torch.split(values, BLOCK)]).sum()
+    return values.sum(dtype=torch.float64)
+
+
+def below(scores: Tensor, bound: Tensor) -> Tensor:
+    """Which float32 scores are less than a double-precision bound, as if compared as real numbers."""
+    edge = bound.float()
+    edge = torch.where(edge.double() < bound, torch.nextafter(edge, edge.new_tensor(torch.inf)), edge)
+    return scores < edge

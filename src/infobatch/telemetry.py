@@ -1,0 +1,81 @@
+"""What an epoch's plan did, in numbers."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import InfoBatchWarning
+from .plan import Plan
+
+NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
+GROWTH_BOUND = 2.0
+SAMPLE = 1 << 16
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch: what was left out, and what that does to a step."""
+
+    epoch: int
+    kept: int
+    saved: float
+    """The share of this epoch left out."""
+    saved_so_far: float
+    """The share left out of all epochs up to this one."""
+    growth: float
+    """|D|/|S|: the factor by which a step's expected gradient grows, and its bound on the step size shrinks (B.4)."""
+    effective_size: float
+    """Kish's effective sample size of the weights."""
+    noise: float
+    """The noise-to-signal ratio of a step, squared, against full data, with the loss standing in for the size of a
+    gradient. B.3 wants at most 1, which is what uniform pruning has; pruning small gradients gives less."""
+    not_finite: int = 0
+    """How many losses were NaN or infinite; they did not become scores."""
+
+
+def report(plan: Plan, scores: Tensor, planned: int) -> EpochReport:
+    """``scores`` are those the plan was drawn from; ``planned`` counts the samples of all plans before it."""
+    return EpochReport(
+        epoch=plan.epoch,
+        kept=plan.kept,
+        saved=plan.saved,
+        saved_so_far=1.0 - (planned + plan.kept) / ((plan.epoch + 1) * plan.size),
+        growth=plan.growth,
+        effective_size=plan.effective_size,
+        noise=noise(plan, scores),
+    )
+
+
+def noise(plan: Plan, scores: Tensor) -> float:
+    """Equation 18 as a quotient: the mean of G²/(1-P) over D, against |D|/|S| times the mean of G².
+
+    A kept sample of weight w stands for w samples, each with 1/(1-P) = w. Estimated on the first 65,536 samples of
+    the shuffled plan, and exact for smaller ones. 1 where nothing is known yet.
+    """
+    some = plan.indices[:SAMPLE]
+    weights = plan.table.index_select(0, some).double()
+    mass = torch.nan_to_num(scores.index_select(0, some).double().square() * weights, nan=0.0)
+    total = mass.sum()
+    return float((mass * weights).sum() / total / plan.growth) if total > 0 else 1.0
+
+
+def warn_near_bounds(now: EpochReport) -> bool:
+    """Say so when an epoch leaves the region that the paper's appendix B vouches for."""
+    if now.noise > NOISE_BOUND:
+        text = (
+            f"noise-to-signal of a step is {now.noise:.2f} times that of full data; B.3 wants at most 1. "
+            "Prune small losses, not large ones, or lower the ratio"
+        )
+    elif now.growth > GROWTH_BOUND:
+        text = (
+            f"a step stands for {now.growth:.2f} steps of full data, and the largest safe learning rate "
+            "shrinks by as much (B.4). Lower the ratio or the learning rate if the loss rises"
+        )
+    else:
+        return False
+    warnings.warn(f"epoch {now.epoch}: {text}", InfoBatchWarning, stacklevel=4)
+    return True

@@ -1,0 +1,54 @@
+"""The wrapped data set, as loaders and their workers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, RandomSampler, Sampler
+
+from .checks import check_loss
+from .plan import generator_for
+
+
+class Fetched(list[Any]):
+    """The samples of a batch, with the indices they came from."""
+
+    indices: Sequence[int]
+
+
+class View(Dataset[Any]):
+    """The wrapped data set, sample by sample. This much of a ``Pruned`` travels to a loader's workers."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Fetched:
+        many = getattr(self.dataset, "__getitems__", None)
+        fetched = Fetched(many(indices) if many else [self.dataset[index] for index in indices])
+        fetched.indices = indices
+        return fetched
+
+
+class FullView(View):
+    """All samples for a pass that is no training: BatchNorm statistics, a learning-rate search.
+
+    Has the same ``sampler`` and ``update`` as the pruned set, so a loop runs unchanged; nothing is recorded.
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        super().__init__(dataset)
+        self.sampler: Sampler[int] = RandomSampler(dataset, generator=generator_for(seed, -1, torch.device("cpu")))
+
+    def update(self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None) -> Tensor:
+        del indices, score
+        check_loss(loss)
+        return loss.mean()
