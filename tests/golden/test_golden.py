@@ -41,7 +41,7 @@ def train_on(train_data: infobatch.Pruned, losses: list[float], batch_size: int)
     return came
 
 
-@pytest.mark.filterwarnings("ignore:epoch 1:infobatch.InfoBatchWarning")
+@pytest.mark.filterwarnings("ignore:epoch:infobatch.InfoBatchWarning")
 @pytest.mark.parametrize("rounding", ["exact", "paper"])
 @pytest.mark.parametrize(("size", "C", "r", "delta", "seed"), RUNS)
 def test_whole_runs_follow_the_equations(
