@@ -78,16 +78,18 @@ def check_indices(indices: Any, loss: Tensor) -> None:
 
 def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
     """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only."""
-    low, high = indices.aminmax()
-    if low < 0 or high >= book.size:
+    try:
+        weights = book.weights.index_select(0, indices)
+    except IndexError:
+        low, high = indices.aminmax()
         raise InputError(
             message(
                 f"indices from 0 to {book.size - 1}",
                 f"{int(low)} to {int(high)}",
                 "They are positions in the data set that train_data wraps.",
             )
-        )
-    if book.weights.index_select(0, indices).min() == 0:
+        ) from None
+    if not weights.min().is_nonzero():
         raise MisalignedError(_stranger(epoch))
 
 

@@ -110,6 +110,8 @@ class Pruned(View):
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
+        if count is not None:
+            checks.check_count("count", count, 1)
         indices = self._open_pass("a skip").drop(count)
         self._book.skip(indices.to(self._book.device, non_blocking=True))
 
@@ -161,6 +163,7 @@ class Pruned(View):
         random numbers are not.
         """
         self._roll()
+        self._leave_out_doubtful()
         running = None
         if self._plan is not None and (self._before or self._done()):
             running = {
@@ -231,7 +234,7 @@ class Pruned(View):
             last.check_end()
             self._close()
         elif last is not None and last.handed == last.size and not last.superseded:
-            if last.over or self._idle:
+            if last.whole or (self._idle and not last.carried):
                 raise MisalignedError(
                     message(
                         "an update() for each batch",
@@ -239,7 +242,7 @@ class Pruned(View):
                         "Call update() in the loop; for passes that are no training use .full().",
                     )
                 )
-            self._idle += 1  # or a look at the first batch: small sets are fetched whole at once
+            self._idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
         if self._epoch >= self.num_epochs:
             raise EpochError(
                 message(
@@ -259,11 +262,12 @@ class Pruned(View):
                 stacklevel=2,
             )
             self.paced = True
+        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
+        run = Pass(self._epoch, remaining, self._sampler, loader, self._pass)
         if self._pass is not None:
             self._pass.supersede()
-        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
-        self._pass = Pass(self._epoch, remaining, loader)
-        return self._pass
+        self._pass = run
+        return run
 
     def _length(self) -> int:
         if self._pass is not None and not self._pass.over:
@@ -289,6 +293,7 @@ class Pruned(View):
         plan = self._plan
         assert plan is not None
         run = self._running
+        self._leave_out_doubtful()
         came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
         checks.check_attribution(self._book, came, self._epoch)
         now = report(plan, self._book.scores, self._book.planned)
@@ -296,6 +301,8 @@ class Pruned(View):
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
         self._epoch, self._plan, self._before, self._idle = self._epoch + 1, None, 0, 0
+        if run is not None:
+            run.release()
         if not_finite:
             warnings.warn(
                 f"epoch {plan.epoch}: {not_finite} of {plan.kept} losses were not finite; "
@@ -303,6 +310,13 @@ class Pruned(View):
                 InfoBatchWarning,
                 stacklevel=2,
             )
+
+    def _leave_out_doubtful(self) -> None:
+        """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
+        run = self._running
+        if run is not None and run.doubtful:
+            self._book.skip(torch.cat(run.doubtful).to(self._book.device))
+            run.doubtful.clear()
 
     def _scale(self, plan: Plan) -> float:
         return 1.0 if self.compensate == "loss" else 1.0 / plan.growth

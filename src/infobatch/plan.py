@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -79,6 +79,16 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(count, generator=generator, device=generator.device, dtype=dtype)
 
 
+def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
+    """The positions of the True entries in random order."""
+    members = mask.nonzero().squeeze(1)
+    if mask.numel() < 2**31:
+        members = members.int()  # half as much memory to touch
+    drawn = members.index_select(0, shuffled(members.numel(), generator))
+    del members  # first: fresh pages cost more than the numbers in them
+    return drawn.long()
+
+
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:
     """Every sample once, at weight 1."""
     ones = torch.ones(1, device=generator.device).expand(size)
@@ -126,10 +136,9 @@ def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torc
     outside = torch.ones(size, dtype=torch.bool, device=generator.device)
     for stratum in strata:
         outside.logical_and_(stratum.members.logical_not())
-    kept, table = outside.clone(), outside.float()
-    for stratum in strata:
-        chosen = choose(stratum.members, stratum.keep, generator)
-        kept.logical_or_(chosen)
-        table.add_(chosen, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
-    survivors = kept.nonzero().squeeze(1)
-    return Plan(epoch, survivors.index_select(0, shuffled(survivors.numel(), generator)), table)
+    chosen = [choose(stratum.members, stratum.keep, generator) for stratum in strata]
+    indices = shuffled_members(reduce(torch.logical_or, chosen, outside), generator)
+    table = outside.float()
+    for stratum, lucky in zip(strata, chosen, strict=True):
+        table.add_(lucky, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
+    return Plan(epoch, indices, table)

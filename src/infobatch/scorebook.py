@@ -53,7 +53,8 @@ class ScoreBook:
     def record(self, indices: Tensor, scores: Tensor) -> Tensor:
         """Note the scores of these samples and return their weights. Nothing here waits for the device."""
         weights = self.weights.index_select(0, indices)  # first: it refuses a bad index before anything is written
-        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
+        scores = scores.detach()
+        self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
         return weights
 
     def skip(self, indices: Tensor) -> None:
