@@ -79,6 +79,7 @@ class Pass:
             self._meet(loader, sampler)
 
         self._yielded_then = 0
+        self._left: list[int] | None = []
         self._older: list[Pass] = []
         self._reused = False
         if last is not None:
@@ -110,7 +111,8 @@ class Pass:
 
     def supersede(self) -> None:
         """A newer pass has begun: let this one's iterator run dry, so that its next step raises."""
-        self._yielded_then = self._yielded()
+        if self.holder is not None and self.holder() is not None:
+            self._yielded_then, self._left = self._yielded(), self._left_waiting()
         if not self.superseded and not self.closed:
             self.superseded = True
             self._chunk.clear()
@@ -134,16 +136,14 @@ class Pass:
 
     def take(self, count: int) -> Tensor:
         """The samples that the next ``count`` losses belong to."""
-        self._check_older()
+        if self._reused or self._older:
+            self._check_older()
         if self.carried:
             self._check_waiting(count)
             indices, rest = self._from_front(count)
-            open_end = self.exhausted and self.lookahead > 1
         else:
-            left = self._check_delivered(count)
-            indices, rest = self._from_plan(count, left)
-            open_end = False
-        if rest or open_end:
+            indices, rest = self._from_plan(count, self._check_delivered(count))
+        if rest or (self.lookahead > 1 and self.exhausted and self.waiting):
             self.unsure.append(indices)
         else:
             self.unsure.clear()
@@ -152,7 +152,8 @@ class Pass:
 
     def drop(self, count: int | None) -> Tensor:
         """The samples of the oldest batch that waits, or its first ``count``: they will get no loss."""
-        self._check_older()
+        if self._reused or self._older:
+            self._check_older()
         if self.carried:
             if not self.waiting:
                 raise MisalignedError(_nothing_waits(count))
@@ -234,6 +235,8 @@ class Pass:
                     "Use infobatch.DataLoader, which carries the indices, or pass them: update(loss, indices).",
                 )
             )
+        if self.taken >= self.total:
+            return self._batches
         iterator = self._iterator()
         if iterator is None and (self._workers or self.handed > self.batch_size):
             raise MisalignedError(
@@ -288,14 +291,13 @@ class Pass:
         return max(min(-(-self.handed // self.batch_size) - self._lead, self._batches), 1)
 
     def _check_older(self) -> None:
-        stale = self._reused or any(self._is_rival(run) for run in self._older)
-        if stale:
+        if self._reused or any(self._is_rival(run) for run in self._older):
             raise MisalignedError(
                 message(
                     ONE_ITERATOR,
                     "an older one that is open still, with a batch that waits or came since",
-                    f"{ONE_ITERATOR_REMEDY} Before a break, skip() the batch you leave; infobatch.DataLoader needs that "
-                    "only while the older iterator is kept.",
+                    f"{ONE_ITERATOR_REMEDY} Before a break, skip() the batch you leave; with infobatch.DataLoader "
+                    "that is needed only while the older iterator is kept.",
                 )
             )
 
@@ -305,20 +307,21 @@ class Pass:
             return False
         if not run.carried and run._yielded() != run._yielded_then:
             return True
-        return self.taken == 0 and run._waits() and run._first_and_only() != self._first_and_only()
+        if self.taken or run._left == []:
+            return False
+        front = self.waiting[0] if self.carried and self.waiting else self.indices[: self.batch_size]
+        return run.epoch != self.epoch or run._left != front.tolist()  # the same samples: no matter whose they are
 
-    def _waits(self) -> bool:
+    def _left_waiting(self) -> list[int] | None:
+        """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
         if self.carried:
-            return bool(self.waiting)
-        return not self._unseen and self._in_front(self._delivered()) > 0
-
-    def _first_and_only(self) -> tuple[int, list[int]] | None:
-        """The one batch delivered so far, or None: where two passes have it in common, it does not matter whose."""
-        if self.taken:
-            return None
-        if self.carried:
-            return (self.epoch, self.waiting[0].tolist()) if len(self.waiting) == 1 else None
-        return (self.epoch, self.indices[: self.batch_size].tolist()) if self._delivered() == 1 else None
+            batches, first = len(self.waiting), self.waiting[0] if self.waiting else None
+        else:
+            batches, first = self._delivered() if not self._unseen else 0, self.indices[: self.batch_size]
+            batches = batches if self._in_front(batches) > 0 else 0
+        if batches == 0:
+            return []
+        return first.tolist() if first is not None and batches == 1 and self.taken == 0 else None
 
     # ---- ends --------------------------------------------------------------------------------------------
 
@@ -343,6 +346,10 @@ class Pass:
             iterator = self._iterator()
             return iterator is not None and 1 < self._batches <= iterator._rcvd_idx
         return self._walked and self.size > self.batch_size
+
+    def release(self) -> None:
+        """The epoch is closed: its indices are not asked for any more."""
+        self.indices = self.indices.new_empty(0)
 
     def check_end(self) -> None:
         """At the end of a pass: no batch may have got a part of its losses."""
