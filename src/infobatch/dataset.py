@@ -319,7 +319,8 @@ class Pruned(View):
             run.doubtful.clear()
 
     def _scale(self, plan: Plan) -> float:
-        return 1.0 if self.compensate == "loss" else 1.0 / plan.growth
+        """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
+        return 1.0 if self.compensate == "loss" else plan.kept / plan.table.sum(dtype=torch.float64).item()
 
     def _move(self, device: torch.device) -> None:
         """Scores live where the losses live."""
