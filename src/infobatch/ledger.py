@@ -87,14 +87,14 @@ class Pass:
 
     # ---- handing out -------------------------------------------------------------------------------------
 
-    def hand_out(self) -> Iterator[int]:
-        """The indices one by one. The list's own iterator does the walking, so counting costs nothing."""
+    def hand_out(self) -> Iterator[Iterator[int]]:
+        """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
             for chunk in torch.split(self.indices.cpu(), CHUNK):
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
-                yield from self._hand
+                yield self._hand
                 if self.superseded:
                     raise MisalignedError(
                         message(
