@@ -42,7 +42,9 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.ndim == 1 and loss.is_floating_point() and loss.shape[0] > 0:
-        return
+        if not loss.is_meta:
+            return
+        raise InputError(message("losses with values", "losses on meta", "Move the model to a device first."))
     remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = 'Give the criterion reduction="none".'
@@ -50,9 +52,14 @@ def check_loss(loss: Any) -> None:
 
 
 def check_score(score: Any, loss: Tensor) -> None:
-    if not isinstance(score, Tensor) or score.shape != loss.shape or not score.is_floating_point():
+    right = isinstance(score, Tensor) and score.shape == loss.shape and score.is_floating_point()
+    if not right or score.device != loss.device:
         raise InputError(
-            message(f"one floating-point score a loss, shape {list(loss.shape)}", kind(score), "Reduce it first.")
+            message(
+                f"one floating-point score a loss, shape {list(loss.shape)} on {loss.device}",
+                f"{kind(score)} on {score.device}" if isinstance(score, Tensor) else kind(score),
+                "Reduce every dimension but the first, where the loss is.",
+            )
         )
 
 

@@ -214,6 +214,12 @@ class Pruned(View):
         """The latest pass, if it belongs to the running epoch."""
         return self._pass if self._pass is not None and self._pass.epoch == self._epoch else None
 
+    def _is_running(self, run: Pass) -> bool:
+        """Also where the epoch of that pass is through and nobody has asked since."""
+        if not torch.compiler.is_compiling():
+            self._roll()
+        return run.epoch == self._epoch
+
     def _open_pass(self, came: str) -> Pass:
         run = self._running
         if run is None:
@@ -337,7 +343,7 @@ class Pruned(View):
 
     def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
         checks.check_indices(indices, loss)
-        if self._pass is not None and self._pass.taken:
+        if self._pass is not None and self._pass.taken and self._is_running(self._pass):
             raise MisalignedError(
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
@@ -388,11 +394,15 @@ class InfoBatch(Pruned):
     ) -> None:
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
-        elif rescale and rounding == "exact":
+        elif rescale is True and rounding == "exact":
             method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
         else:
             raise InputError(
-                message("saving with exact, rescaled weights", f"rescale={rescale}, rounding={rounding!r}", "")
+                message(
+                    "saving with exact, rescaled weights",
+                    f"rescale={rescale!r}, rounding={rounding!r}",
+                    "Leave these two at their defaults, or leave saving out.",
+                )
             )
         super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate)
 
