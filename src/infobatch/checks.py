@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from .errors import InputError, MisalignedError, StateError, message
 from .scorebook import ScoreBook
+from .telemetry import EpochReport
 
 FORMAT = 1
 FIELDS = {"format", "size", "method", "num_epochs", "seed", "epoch", "planned", "scores", "reports", "running"}
@@ -34,7 +36,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not _is_count(value, least):
         raise InputError(
             message(f"{name} as a whole number of at least {least}", repr(value), f"Pass {name}={least}.")
         )
@@ -115,10 +117,11 @@ def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
 
 
 def check_state(state: Any, size: int, method: str) -> None:
+    """The whole of a state_dict, so that loading it cannot stop halfway."""
     if not isinstance(state, dict) or "format" not in state:
         raise _refused("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
-    if not isinstance(state["format"], int) or state["format"] > FORMAT:
-        raise _refused(f"format {FORMAT} or older", f"format {state['format']}", "Update infobatch.")
+    if not _is_count(state["format"], 1) or state["format"] > FORMAT:
+        raise _refused(f"format {FORMAT} or older", f"format {state['format']!r}", "Update infobatch.")
     if set(state) != FIELDS:
         raise _refused(
             "all fields of a state_dict", f"a difference of {sorted(FIELDS ^ set(state))}", "It is damaged."
@@ -131,13 +134,15 @@ def check_state(state: Any, size: int, method: str) -> None:
         )
     if state["method"] != method:
         raise _refused(method, str(state["method"]), "Resume with the settings the run was begun with.")
+    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0)):
+        if not _is_count(state[name], least):
+            raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
+    _check_reports(state["reports"], state["epoch"])
     _check_table(state["scores"], size)
-    running = state["running"]
-    if running is not None:
-        _check_table(running["fresh"], size)
-        if running["table"] is not None:
-            _check_table(running["table"], size)
-        _check_plan(running["indices"], size)
+    if torch.isinf(state["scores"]).any():
+        raise _refused("finite scores", "infinite ones", "It is damaged.")
+    if state["running"] is not None:
+        _check_running(state["running"], size)
 
 
 def kind(value: Any) -> str:
@@ -149,10 +154,33 @@ def _check_table(table: Any, size: int) -> None:
         raise _refused(f"a float32 table of {size} numbers", kind(table), "It is damaged.")
 
 
-def _check_plan(indices: Any, size: int) -> None:
+def _check_reports(reports: Any, epoch: int) -> None:
+    names = {field.name for field in fields(EpochReport)}
+    whole = isinstance(reports, list) and all(isinstance(one, dict) and set(one) == names for one in reports)
+    if not whole or len(reports) != epoch:
+        raise _refused(f"the reports of {epoch} epochs", type(reports).__name__, "It is damaged.")
+
+
+def _check_running(running: Any, size: int) -> None:
+    if not isinstance(running, dict) or set(running) != {"indices", "table", "fresh"}:
+        raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+    indices, table = running["indices"], running["table"]
+    _check_table(running["fresh"], size)
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
         raise _refused("a plan of this data set", kind(indices), "It is damaged.")
+    planned = torch.zeros(size, dtype=torch.bool).index_fill_(0, indices.cpu(), True)
+    if table is None:
+        belong = bool(planned.all())
+    else:
+        _check_table(table, size)
+        belong = torch.equal(table.cpu() > 0, planned)
+    if not belong or indices.numel() != torch.count_nonzero(planned):
+        raise _refused("each sample of a plan once, with its weight", "a plan and weights apart", "It is damaged.")
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _refused(expected: str, got: str, remedy: str) -> StateError:
