@@ -308,7 +308,6 @@ SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "reports of nothing": put("reports", None),
     "a report of nothing": put("reports", [None]),
     "a report without its numbers": put("reports", [{"epoch": 0}]),
-    "too few reports": put("reports", []),
     "running as a list": put("running", []),
     "running as a number": put("running", 3),
     "fresh too long": put("running.fresh", lambda fresh: torch.cat([fresh, fresh])),
