@@ -107,6 +107,14 @@ def test_scores_do_not_change_inside_an_epoch() -> None:
         assert torch.equal(train_data.scores, expected)
 
 
+def test_a_score_is_recorded_in_place_of_the_loss() -> None:
+    train_data = a_run()
+    for x, z in infobatch.DataLoader(train_data, batch_size=7):
+        loss = train_data.update(x, score=z.float())
+        assert loss.item() == pytest.approx(x.mean().item())
+    assert train_data.scores.tolist() == list(range(SIZE))
+
+
 def test_scores_are_a_copy() -> None:
     train_data = a_run()
     train_data.scores.fill_(3.0)

@@ -71,6 +71,18 @@ def test_choose_is_uniform_over_members() -> None:
     assert abs(spread - degrees) < 5 * (2 * degrees) ** 0.5
 
 
+def test_choose_breaks_ties_by_lot() -> None:
+    """A few hundred entries share the last byte; were the first of them taken, low positions would come too often."""
+    size, draws = 100_000, 100
+    among = torch.ones(size, dtype=torch.bool)
+    lead = 0
+    for draw in range(draws):
+        chosen = choose(among, size // 2, generator_for(4, draw, CPU))
+        lead += int(chosen[: size // 2].sum()) - size // 4
+    one_sigma = (draws * size / 16) ** 0.5
+    assert abs(lead) < 4 * one_sigma
+
+
 def test_choose_is_uniform_over_subsets() -> None:
     """All 20 subsets of 3 out of 6 come equally often: entries are independent, not only equally likely."""
     among = torch.tensor([True, True, False, True, True, True, False, True])

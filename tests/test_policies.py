@@ -216,9 +216,10 @@ def test_tiers_prune_the_lowest_share_harder() -> None:
 
 
 def test_tiers_never_reach_above_the_mean() -> None:
-    scores = torch.tensor([1.0] + [10.0] * 9)
+    scores = torch.tensor([0.0, 0.0, *range(100, 118)])  # mean 97.65, and 90 % lie far above it
     plan = draw(partial(policies.below_mean_in_tiers, ratio=0.5, low_ratio=0.5, low_share=0.9), scores)
-    assert plan.table[1:].tolist() == [1.0] * 9
+    assert plan.table[2:].tolist() == [1.0] * 18
+    assert sorted(plan.table[:2].tolist()) == [0.0, 2.0]
 
 
 def test_quantile_tiers_keep_the_top() -> None:
