@@ -11,7 +11,7 @@ from .plan import Plan
 # from them; a loss this close to the end of float32 is taken for one of them.
 UNSEEN = torch.finfo(torch.float32).min
 SKIPPED = torch.finfo(torch.float32).max
-BLOCK = 1 << 16
+BLOCK = 1 << 15  # as much as torch gives one thread: larger ones wake the others up for each block
 
 
 class ScoreBook:
