@@ -175,9 +175,8 @@ class Pass:
         waiting = len(self.waiting)
         if not waiting:
             raise MisalignedError(_nothing_waits(count))
-        expected = self.lookahead + 1
-        at_end = self.exhausted and waiting <= max(self.lookahead, 1)
-        if waiting != expected and not at_end:
+        expected = max(self.lookahead, 1) if self.exhausted else self.lookahead + 1
+        if waiting > expected or (waiting < expected and not self.exhausted):
             self._doubt()
             raise MisalignedError(
                 message(
@@ -280,6 +279,9 @@ class Pass:
             waited = most * last.batch_size > last.taken and last.taken < last.total
             looked = last.epoch == self.epoch and last.taken == 0 and least == most == 1
             self._reused = waited and not looked
+        if last.taken:
+            for run in last._older:
+                run._left = []  # the loop went on with a newer one: what waited was given up
         older = last._older if shared else [*last._older, last]
         self._older = [run for run in older if run.holder is not None and run.holder() is not None]
         last._older = []
@@ -315,13 +317,18 @@ class Pass:
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
         if self.carried:
-            batches, first = len(self.waiting), self.waiting[0] if self.waiting else None
-        else:
-            batches, first = self._delivered() if not self._unseen else 0, self.indices[: self.batch_size]
-            batches = batches if self._in_front(batches) > 0 else 0
-        if batches == 0:
+            waits, look = bool(self.waiting), len(self.waiting) == 1
+        else:  # a batch lost to an error waits for nothing, so what counts is what came since the last loss
+            came = self._yielded()
+            waits = came > self._looked[1] or self.taken < min(self._looked[0] * self.batch_size, self.total)
+            look = came == 1
+        if not waits:
             return []
-        return first.tolist() if first is not None and batches == 1 and self.taken == 0 else None
+        if not look or self.taken:
+            return None
+        first = self.waiting[0] if self.carried else self.indices[: self.batch_size]
+        indices: list[int] = first.tolist()
+        return indices
 
     # ---- ends --------------------------------------------------------------------------------------------
 
