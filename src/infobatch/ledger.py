@@ -312,7 +312,7 @@ class Pass:
         if self.taken or run._left == []:
             return False
         front = self.waiting[0] if self.carried and self.waiting else self.indices[: self.batch_size]
-        return run.epoch != self.epoch or run._left != front.tolist()  # the same samples: no matter whose they are
+        return run._left != front.tolist()  # the same samples: no matter whose they are
 
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
