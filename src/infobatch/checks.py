@@ -78,6 +78,8 @@ def check_indices(indices: Any, loss: Tensor) -> None:
 
 def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
     """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only."""
+    if indices.numel() == 0:
+        return
     low, high = indices.aminmax()
     if low < 0 or high >= book.size:
         raise InputError(

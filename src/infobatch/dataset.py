@@ -11,14 +11,15 @@ from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, message
+from .distributed import Ranks, agree, find, gather
+from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
 from .ledger import Pass
 from .methods import Method
 from .plan import Plan
 from .policies import Rounding
 from .sampler import PlanSampler
 from .schedules import Moment
-from .scorebook import ScoreBook
+from .scorebook import UNSEEN, ScoreBook
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
@@ -46,6 +47,7 @@ class Pruned(View):
         *,
         seed: int = 0,
         compensate: Compensate = "loss",
+        group: Any = None,
     ) -> None:
         checks.check_dataset(dataset)
         checks.check_count("num_epochs", num_epochs, 1)
@@ -68,6 +70,9 @@ class Pruned(View):
         self.compensate: Compensate = compensate
         self.paced = False
         """Whether ``infobatch.pace`` looks after this data set's learning rate."""
+        self.group = group
+        """The process group that shares the data; None for the default one, if any."""
+        self._ranks: Ranks | None = None
         self._book = ScoreBook(len(dataset))
         self._epoch = 0
         self._plan: Plan | None = None
@@ -100,13 +105,17 @@ class Pruned(View):
         if loss.device != self._book.device:
             self._move(loss.device)
         if indices is None:
-            indices = self._open_pass("losses").take(loss.shape[0])
+            run = self._open_pass("losses")
+            indices = run.take(loss.shape[0])
             if indices.device != loss.device:
                 indices = indices.to(loss.device, non_blocking=True)
+            correction = run.correction
         else:
             self._check_indices(indices, loss)
             self._book.recorded.add_(loss.shape[0])
-        return (loss * self._book.record(indices, loss if score is None else score)).mean()
+            correction = 1.0
+        mean = (loss * self._book.record(indices, loss if score is None else score)).mean()
+        return mean if correction == 1.0 else mean * correction
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
@@ -116,12 +125,11 @@ class Pruned(View):
     @property
     def epoch(self) -> int:
         """The epoch the next batch belongs to."""
-        self._roll()
-        return self._epoch
+        return self._epoch + self._finished()
 
     def plan(self) -> Plan:
         """The plan of the current epoch, or of the coming one once the last batch has had its update."""
-        self._roll()
+        self._settle()
         if self._plan is None:
             self._plan = self.method.draw(self._book, Moment(self._epoch, self.num_epochs), self.seed)
             self._book.begin(self._plan, self._scale(self._plan))
@@ -136,21 +144,25 @@ class Pruned(View):
     @property
     def scores(self) -> Tensor:
         """A copy of the scores, one a sample; NaN where nothing is known yet."""
-        self._roll()
+        self._settle()
         return self._book.scores.clone()
 
     @property
     def history(self) -> tuple[EpochReport, ...]:
-        """One report for each epoch behind us."""
-        self._roll()
+        """One report for each epoch behind us; with ranks, up to the last one whose losses were exchanged."""
+        if find(self.group).world == 1:
+            self._settle()
         return tuple(self._reports)
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to."""
-        plan, run = self.plan(), self._running
-        total = plan.kept if run is None else self._before + run.total
-        return self._epoch, self._before + self._done(), total
+        run = self._running
+        if self._finished() or (run is None and self._plan is None):
+            return self.epoch, 0, 1
+        left = run.total if run is not None else self.plan().kept - self._before
+        before = -(-self._before // (1 if run is None else run.ranks.world))
+        return self._epoch, before + self._done(), before + left
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -158,15 +170,16 @@ class Pruned(View):
         """Everything needed to go on from here, as plain tensors, numbers and text.
 
         The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and
-        random numbers are not.
+        random numbers are not. With ranks, for all of them or none: it brings their losses together. The result is
+        the same on each, for any number of ranks to go on from.
         """
-        self._roll()
+        self._settle()
         running = None
         if self._plan is not None and (self._before or self._done()):
             running = {
                 "indices": _saved(self._plan.indices),
                 "table": _saved(self._plan.table) if self._plan.kept < self._plan.size else None,
-                "fresh": _saved(self._book.fresh),
+                "fresh": _saved(self._together()),
             }
         return {
             "format": checks.FORMAT,
@@ -193,10 +206,9 @@ class Pruned(View):
         self.seed, self._epoch = state["seed"], state["epoch"]
         self._plan, self._pass, self._before, self._idle = None, None, 0, 0
         self._reports = [EpochReport(**report) for report in state["reports"]]
+        self._ranks = None
+        self._book.load(state["scores"], state["planned"])
         device = self._book.device
-        self._book = ScoreBook(state["size"], device)
-        self._book.scores.copy_(state["scores"])
-        self._book.planned = state["planned"]
         if running is not None:
             table = torch.ones(1).expand(state["size"]) if running["table"] is None else running["table"]
             self._plan = Plan(self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True))
@@ -225,7 +237,8 @@ class Pruned(View):
 
     def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
         """A pass begins. Called by the sampler at its first step."""
-        self._roll()
+        ranks = self._meet_ranks()
+        self._settle()
         last = self._running
         if last is not None and self._done():
             last.check_end()
@@ -262,27 +275,70 @@ class Pruned(View):
         if self._pass is not None:
             self._pass.supersede()
         remaining = self._book.unseen(plan.indices) if self._before else plan.indices
-        self._pass = Pass(self._epoch, remaining, loader)
+        self._pass = Pass(self._epoch, remaining, loader, ranks)
+        if ranks.world > 1:
+            self._book.exclude(self._pass.others)
         return self._pass
+
+    def _meet_ranks(self) -> Ranks:
+        """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
+        ranks, known = find(self.group), self._ranks
+        if known is None:
+            facts = {
+                "length of the data set": self._book.size,
+                "method": repr(self.method),
+                "num_epochs": self.num_epochs,
+                "seed": self.seed,
+                "compensate": self.compensate,
+                "epoch": self._epoch,
+                "number of samples done in it": self._before,
+                "sum of scores": float(self._book.scores.nansum(dtype=torch.float64)),
+            }
+            agree(ranks, facts)
+            self._ranks = ranks
+        elif (ranks.rank, ranks.world) != (known.rank, known.world):
+            raise RankError(
+                message(
+                    f"{known}, as in the passes before",
+                    str(ranks),
+                    "Ranks may change between processes: save a state_dict, restart, and load it.",
+                )
+            )
+        return ranks
 
     def _length(self) -> int:
         if self._pass is not None and not self._pass.over:
             return self._pass.size
-        return self.plan().kept - self._before
+        return -(-(self.plan().kept - self._before) // find(self.group).world)
 
     def _done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
         run = self._running
         return (run.taken if run is not None else 0) or int(self._book.recorded)
 
-    def _roll(self) -> None:
-        """Move on if the last batch of the running epoch has had its update."""
+    def _finished(self) -> bool:
+        """The last batch of the running epoch has had its update."""
         if self._plan is None:
-            return
+            return False
         run = self._running
         left = self._plan.kept - self._before if run is None else run.total
-        if self._done() >= left or (run is not None and run.finished):
+        return self._done() >= left or (run is not None and run.finished)
+
+    def _settle(self) -> None:
+        """Move on if the running epoch is finished. With ranks this is where they talk."""
+        if self._finished():
             self._close()
+
+    def _together(self) -> Tensor:
+        """This epoch's losses of all ranks."""
+        run = self._running
+        if run is None or run.ranks.world == 1:
+            return self._book.fresh
+        parts = self._book.fresh.index_select(0, run.indices)
+        if run.ghost is not None:
+            parts[-1] = UNSEEN
+        whole = gather(run.ranks, parts, run.remaining.numel())
+        return self._book.fresh.index_copy(0, run.remaining, whole)
 
     def _close(self) -> None:
         """The epoch is over: its losses become the scores."""
@@ -290,7 +346,11 @@ class Pruned(View):
         assert plan is not None
         run = self._running
         came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
+        if run is not None and run.ghost is not None:
+            came -= self._book.forget(run.ghost)
         checks.check_attribution(self._book, came, self._epoch)
+        if run is not None and run.ranks.world > 1:
+            self._book.fresh.copy_(self._together())
         now = report(plan, self._book.scores, self._book.planned)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
@@ -319,6 +379,7 @@ class Pruned(View):
             )
         if self._pass is not None:
             self._pass.indices = self._pass.indices.to(device, non_blocking=True)
+            self._pass.remaining = self._pass.remaining.to(device, non_blocking=True)
 
     def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
         checks.check_indices(indices, loss)
@@ -328,7 +389,8 @@ class Pruned(View):
             )
         if indices.device.type == "cpu" and not torch.compiler.is_compiling():
             self.plan()
-            checks.check_members(indices, self._book, self._epoch)
+            ghost = None if self._running is None else self._running.ghost
+            checks.check_members(indices if ghost is None else indices[indices != ghost], self._book, self._epoch)
         # elsewhere a look at the values would wait for the device: the end of the epoch has one
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
@@ -370,6 +432,7 @@ class InfoBatch(Pruned):
         rescale: bool = True,
         rounding: Rounding = "exact",
         compensate: Compensate = "loss",
+        group: Any = None,
     ) -> None:
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
@@ -379,7 +442,7 @@ class InfoBatch(Pruned):
             raise InputError(
                 message("saving with exact, rescaled weights", f"rescale={rescale}, rounding={rounding!r}", "")
             )
-        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate)
+        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate, group=group)
 
 
 def _saved(tensor: Tensor) -> Tensor:

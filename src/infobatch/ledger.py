@@ -24,22 +24,32 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .distributed import Ranks, ghosts, share
 from .errors import InputError, MisalignedError, message
 
 CHUNK = 1 << 16
+ALONE = Ranks()
 
 
 class Pass:
     """One walk over (what remains of) an epoch: what was handed out, what came back."""
 
-    def __init__(self, epoch: int, indices: Tensor, loader: _BaseDataLoaderIter | None) -> None:
+    def __init__(
+        self, epoch: int, remaining: Tensor, loader: _BaseDataLoaderIter | None = None, ranks: Ranks = ALONE
+    ) -> None:
         self.epoch = epoch
-        self.indices = indices
-        self.size = indices.numel()
+        self.remaining = remaining
+        """What is left of the plan, for all ranks together."""
+        self.ranks = ranks
+        self.indices = share(remaining, ranks)
+        """This rank's part of it."""
+        self.size = self.indices.numel()
+        self._ghosts = ghosts(remaining.numel(), ranks.world)
         self.total = self.size
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
         self.updates = 0
+        self._last_count = 0
         self.superseded = False
         self.closed = False
 
@@ -104,7 +114,27 @@ class Pass:
         indices = self._from_front(count) if self.carried else self._by_count(count)
         self.taken += count
         self.updates += 1
+        self._last_count = count
         return indices
+
+    @property
+    def ghost(self) -> Tensor | None:
+        """The sample this rank repeats without weight, to be as long as the others; or None."""
+        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
+
+    @property
+    def others(self) -> Tensor:
+        """What other ranks take."""
+        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
+        return self.remaining[position % self.ranks.world != self.ranks.rank]
+
+    @property
+    def correction(self) -> float:
+        """What makes the mean over ranks of the last batch a mean over its samples: ghosts are not counted."""
+        if not self._ghosts or self.taken < self.size:
+            return 1.0
+        together = self._last_count * self.ranks.world
+        return together / (together - self._ghosts)
 
     def drop(self, count: int | None) -> Tensor:
         """The samples of the batch in front, or of its first ``count``: they will get no loss."""

@@ -42,6 +42,13 @@ class ScoreBook:
         for name in ("scores", "fresh", "weights", "recorded"):
             setattr(self, name, getattr(self, name).to(device, non_blocking=True))
 
+    def load(self, scores: Tensor, planned: int) -> None:
+        """Start from these scores, with nothing seen."""
+        self.scores.copy_(scores)
+        self.fresh.fill_(UNSEEN)
+        self.recorded.zero_()
+        self.planned = planned
+
     def begin(self, plan: Plan, scale: float = 1.0) -> None:
         """Open an epoch: its weights in, nothing seen yet."""
         self.weights.copy_(plan.table)
@@ -49,6 +56,10 @@ class ScoreBook:
             self.weights.mul_(scale)
         self.fresh.fill_(UNSEEN)
         self.recorded.zero_()
+
+    def exclude(self, indices: Tensor) -> None:
+        """These samples are other ranks' business: their weight is 0 here."""
+        self.weights.index_fill_(0, indices, 0.0)
 
     def record(self, indices: Tensor, scores: Tensor) -> Tensor:
         """Note the scores of these samples and return their weights. Nothing here waits for the device."""
@@ -62,6 +73,12 @@ class ScoreBook:
     def unseen(self, indices: Tensor) -> Tensor:
         """Those of ``indices`` that still wait, in their order."""
         return indices[self.fresh.index_select(0, indices) == UNSEEN]
+
+    def forget(self, index: Tensor) -> int:
+        """Take one sample's mark back; returns whether there was one."""
+        marked = int(self.fresh[index] != UNSEEN)
+        self.fresh[index] = UNSEEN
+        return marked
 
     def seen(self) -> int:
         return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))
