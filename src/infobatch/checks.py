@@ -13,7 +13,19 @@ from .errors import InputError, MisalignedError, StateError, message
 from .scorebook import ScoreBook
 
 FORMAT = 1
-FIELDS = {"format", "size", "method", "num_epochs", "seed", "epoch", "planned", "scores", "reports", "running"}
+FIELDS = {
+    "format",
+    "size",
+    "method",
+    "num_epochs",
+    "seed",
+    "epoch",
+    "planned",
+    "scores",
+    "reports",
+    "done",
+    "running",
+}
 
 
 def check_dataset(dataset: Any) -> None:
@@ -126,6 +138,12 @@ def check_state(state: Any, size: int, method: str) -> None:
         raise _refused(method, str(state["method"]), "Resume with the settings the run was begun with.")
     _check_table(state["scores"], size)
     running = state["running"]
+    if (running is None) != (state["done"] == 0):
+        raise _refused(
+            f"the running epoch, of which {state['done']} samples are done",
+            "none of it",
+            "torch.distributed.checkpoint loads only what the receiver has: use infobatch.Sharded(train_data).",
+        )
     if running is not None:
         _check_table(running["fresh"], size)
         if running["table"] is not None:

@@ -83,7 +83,7 @@ class Pruned(View):
         """How many whole passes went by without a loss."""
         self._reports: list[EpochReport] = []
         self._warned = False
-        self._sampler = PlanSampler(self._begin, self._length)
+        self._sampler = PlanSampler(self._begin, self._length, lambda: (self.epoch, self._before + self._done()))
 
     # ---- what a training loop uses -----------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Pruned(View):
         if score is not None:
             checks.check_score(score, loss)
         if loss.device != self._book.device:
-            self._move(loss.device)
+            self.to(loss.device)
         if indices is None:
             run = self._open_pass("losses")
             indices = run.take(loss.shape[0])
@@ -134,6 +134,16 @@ class Pruned(View):
             self._plan = self.method.draw(self._book, Moment(self._epoch, self.num_epochs), self.seed)
             self._book.begin(self._plan, self._scale(self._plan))
         return self._plan
+
+    def to(self, device: torch.device | str) -> Pruned:
+        """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
+        device = torch.device(device)
+        self._book.to(device)
+        if self._plan is not None:
+            self._plan = self._plan.to(device)
+        if self._pass is not None:
+            self._pass.to(device)
+        return self
 
     def full(self) -> FullView:
         """An unpruned view for passes that are no training."""
@@ -191,6 +201,7 @@ class Pruned(View):
             "planned": self._book.planned,
             "scores": _saved(self._book.scores),
             "reports": [asdict(report) for report in self._reports],
+            "done": 0 if running is None else int(torch.count_nonzero(running["fresh"] != UNSEEN)),
             "running": running,
         }
 
@@ -366,20 +377,6 @@ class Pruned(View):
 
     def _scale(self, plan: Plan) -> float:
         return 1.0 if self.compensate == "loss" else 1.0 / plan.growth
-
-    def _move(self, device: torch.device) -> None:
-        """Scores live where the losses live."""
-        self._book.to(device)
-        if self._plan is not None:
-            plan = self._plan
-            self._plan = Plan(
-                plan.epoch,
-                plan.indices.to(device, non_blocking=True),
-                plan.table.to(device, non_blocking=True),
-            )
-        if self._pass is not None:
-            self._pass.indices = self._pass.indices.to(device, non_blocking=True)
-            self._pass.remaining = self._pass.remaining.to(device, non_blocking=True)
 
     def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
         checks.check_indices(indices, loss)

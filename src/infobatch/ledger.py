@@ -107,6 +107,10 @@ class Pass:
         self.waiting.append(indices)
         self.delivered += indices.numel()
 
+    def to(self, device: torch.device) -> None:
+        self.remaining = self.remaining.to(device, non_blocking=True)
+        self.indices = self.indices.to(device, non_blocking=True)
+
     # ---- taking back -------------------------------------------------------------------------------------
 
     def take(self, count: int) -> Tensor:
@@ -269,7 +273,7 @@ class Pass:
         self._loader = weakref.ref(asking)
         self._persistent = bool(asking._persistent_workers) and asking._num_workers > 0
         batches = asking._index_sampler
-        if type(batches) is BatchSampler:
+        if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
             self.batch_size = batches.batch_size
             if batches.drop_last:
                 self.total = self.size // batches.batch_size * batches.batch_size
@@ -279,6 +283,8 @@ class Pass:
             self._reorders = f"a {type(batches).__name__} around it"
         if asking._num_workers > 0 and not getattr(asking, "_in_order", True):
             self._reorders = "in_order=False"
+        if getattr(asking, "_snapshot_interval", 1) > 1:  # torchdata: a resumed loader drops batches unseen
+            self._reorders = "snapshot_every_n_steps above 1"
 
 
 def asking_loader() -> _BaseDataLoaderIter | None:

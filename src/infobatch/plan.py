@@ -61,6 +61,9 @@ class Plan:
             squares = squares + block.double().square().sum()
         return float(total.square() / squares)
 
+    def to(self, device: torch.device) -> Plan:
+        return Plan(self.epoch, self.indices.to(device, non_blocking=True), self.table.to(device, non_blocking=True))
+
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"
 
