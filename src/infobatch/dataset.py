@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
@@ -183,14 +184,15 @@ class Pruned(View):
         random numbers are not. With ranks, for all of them or none: it brings their losses together. The result is
         the same on each, for any number of ranks to go on from.
         """
+        if get_worker_info() is not None:
+            return {}  # some loaders ask the copies in their workers, which know nothing
         self._settle()
-        running = None
+        running, done = None, 0
         if self._plan is not None and (self._before or self._done()):
-            running = {
-                "indices": _saved(self._plan.indices),
-                "table": _saved(self._plan.table) if self._plan.kept < self._plan.size else None,
-                "fresh": _saved(self._together()),
-            }
+            fresh = _saved(self._together())
+            done = int(fresh.ne(UNSEEN).count_nonzero())
+            table = _saved(self._plan.table) if self._plan.kept < self._plan.size else None
+            running = {"indices": _saved(self._plan.indices), "table": table, "fresh": fresh}
         return {
             "format": checks.FORMAT,
             "size": self._book.size,
@@ -201,7 +203,7 @@ class Pruned(View):
             "planned": self._book.planned,
             "scores": _saved(self._book.scores),
             "reports": [asdict(report) for report in self._reports],
-            "done": 0 if running is None else int(torch.count_nonzero(running["fresh"] != UNSEEN)),
+            "done": done,
             "running": running,
         }
 
@@ -210,6 +212,8 @@ class Pruned(View):
 
         The seed comes with it; ``num_epochs`` stays as promised here. Checked as a whole before anything changes.
         """
+        if get_worker_info() is not None:
+            return
         checks.check_state(state, self._book.size, repr(self.method))
         running = state["running"]
         if self._pass is not None:
