@@ -142,7 +142,7 @@ def check_state(state: Any, size: int, method: str) -> None:
         raise _refused(
             f"the running epoch, of which {state['done']} samples are done",
             "none of it",
-            "torch.distributed.checkpoint loads only what the receiver has: use infobatch.Sharded(train_data).",
+            "torch.distributed.checkpoint loads only what the receiver has: use infobatch.integrations.dcp.Sharded.",
         )
     if running is not None:
         _check_table(running["fresh"], size)
