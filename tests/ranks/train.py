@@ -164,7 +164,8 @@ def main() -> None:
         except infobatch.InfoBatchError as error:
             result = {"error": f"{type(error).__name__}: {error}"}
         torch.save(result, out / f"{run.name}.{world}.{rank}")
-    if launched:
+    if launched and all(run.die is None for run in runs):
+        dist.barrier()
         dist.destroy_process_group()
 
 

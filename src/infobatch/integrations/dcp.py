@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -34,15 +35,16 @@ class Sharded:
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept
-        return {"facts": state, **{name: self._shard(table) for name, table in {**tables, "order": order}.items()}}
+        return {"facts": json.dumps(state), **{name: self._shard(table) for name, table in {**tables, "order": order}.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        facts = json.loads(state["facts"])
         whole = {name: _whole(state[name]) for name in ("scores", "table", "fresh", "order")}
         running = None
-        if state["facts"]["done"]:
+        if facts["done"]:
             indices = whole["order"][whole["order"] >= 0]
             running = {"indices": indices, "table": whole["table"], "fresh": whole["fresh"]}
-        self.train_data.load_state_dict({**state["facts"], "scores": whole["scores"], "running": running})
+        self.train_data.load_state_dict({**facts, "scores": whole["scores"], "running": running})
 
     def _shard(self, tensor: Tensor) -> Tensor:
         ranks = find(self.train_data.group)
