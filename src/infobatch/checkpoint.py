@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,13 @@ def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
     """Read a checkpoint; nothing in it is executed (``weights_only``)."""
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+    except OSError:
+        raise  # no such file, no permission: they speak for themselves
+    except Exception as error:  # damaged bytes can raise anything
         raise StateError(
             message(
                 "a whole checkpoint written by infobatch.save or torch.save",
-                f"{os.fspath(path)}, which cannot be read ({error})",
+                f"{os.fspath(path)}, which cannot be read ({type(error).__name__})",
                 "It is damaged or holds more than tensors and numbers; take an older one.",
             )
         ) from error

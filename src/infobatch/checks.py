@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from .errors import InputError, MisalignedError, StateError, message
 from .scorebook import ScoreBook
+from .telemetry import EpochReport
 
 FORMAT = 1
 FIELDS = {
@@ -46,7 +48,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not _is_count(value, least):
         raise InputError(
             message(f"{name} as a whole number of at least {least}", repr(value), f"Pass {name}={least}.")
         )
@@ -54,7 +56,9 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.ndim == 1 and loss.is_floating_point() and loss.shape[0] > 0:
-        return
+        if not loss.is_meta:
+            return
+        raise InputError(message("losses with values", "losses on meta", "Move the model to a device first."))
     remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = 'Give the criterion reduction="none".'
@@ -62,9 +66,14 @@ def check_loss(loss: Any) -> None:
 
 
 def check_score(score: Any, loss: Tensor) -> None:
-    if not isinstance(score, Tensor) or score.shape != loss.shape or not score.is_floating_point():
+    right = isinstance(score, Tensor) and score.shape == loss.shape and score.is_floating_point()
+    if not right or score.device != loss.device:
         raise InputError(
-            message(f"one floating-point score a loss, shape {list(loss.shape)}", kind(score), "Reduce it first.")
+            message(
+                f"one floating-point score a loss, shape {list(loss.shape)} on {loss.device}",
+                f"{kind(score)} on {score.device}" if isinstance(score, Tensor) else kind(score),
+                "Reduce every dimension but the first, where the loss is.",
+            )
         )
 
 
@@ -92,16 +101,18 @@ def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
     """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only."""
     if indices.numel() == 0:
         return
-    low, high = indices.aminmax()
-    if low < 0 or high >= book.size:
+    try:
+        weights = book.weights.index_select(0, indices)
+    except IndexError:
+        low, high = indices.aminmax()
         raise InputError(
             message(
                 f"indices from 0 to {book.size - 1}",
                 f"{int(low)} to {int(high)}",
                 "They are positions in the data set that train_data wraps.",
             )
-        )
-    if book.weights.index_select(0, indices).min() == 0:
+        ) from None
+    if not weights.min().is_nonzero():
         raise MisalignedError(_stranger(epoch))
 
 
@@ -120,10 +131,11 @@ def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
 
 
 def check_state(state: Any, size: int, method: str) -> None:
+    """The whole of a state_dict, so that loading it cannot stop halfway."""
     if not isinstance(state, dict) or "format" not in state:
         raise _refused("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
-    if not isinstance(state["format"], int) or state["format"] > FORMAT:
-        raise _refused(f"format {FORMAT} or older", f"format {state['format']}", "Update infobatch.")
+    if not _is_count(state["format"], 1) or state["format"] > FORMAT:
+        raise _refused(f"format {FORMAT} or older", f"format {state['format']!r}", "Update infobatch.")
     if set(state) != FIELDS:
         raise _refused(
             "all fields of a state_dict", f"a difference of {sorted(FIELDS ^ set(state))}", "It is damaged."
@@ -136,19 +148,21 @@ def check_state(state: Any, size: int, method: str) -> None:
         )
     if state["method"] != method:
         raise _refused(method, str(state["method"]), "Resume with the settings the run was begun with.")
+    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):
+        if not _is_count(state[name], least):
+            raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
+    _check_reports(state["reports"])
     _check_table(state["scores"], size)
-    running = state["running"]
-    if (running is None) != (state["done"] == 0):
+    if torch.isinf(state["scores"]).any():
+        raise _refused("finite scores", "infinite ones", "It is damaged.")
+    if (state["running"] is None) != (state["done"] == 0):
         raise _refused(
             f"the running epoch, of which {state['done']} samples are done",
             "none of it",
-            "torch.distributed.checkpoint loads only what the receiver has: use infobatch.integrations.dcp.Sharded.",
+            "torch.distributed.checkpoint loads only what its reader has: use infobatch.integrations.dcp.Sharded.",
         )
-    if running is not None:
-        _check_table(running["fresh"], size)
-        if running["table"] is not None:
-            _check_table(running["table"], size)
-        _check_plan(running["indices"], size)
+    if state["running"] is not None:
+        _check_running(state["running"], size)
 
 
 def kind(value: Any) -> str:
@@ -160,10 +174,33 @@ def _check_table(table: Any, size: int) -> None:
         raise _refused(f"a float32 table of {size} numbers", kind(table), "It is damaged.")
 
 
-def _check_plan(indices: Any, size: int) -> None:
+def _check_reports(reports: Any) -> None:
+    names = {field.name for field in fields(EpochReport)}
+    whole = isinstance(reports, list) and all(isinstance(one, dict) and set(one) == names for one in reports)
+    if not whole:
+        raise _refused("a list of epoch reports", type(reports).__name__, "It is damaged.")
+
+
+def _check_running(running: Any, size: int) -> None:
+    if not isinstance(running, dict) or set(running) != {"indices", "table", "fresh"}:
+        raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+    indices, table = running["indices"], running["table"]
+    _check_table(running["fresh"], size)
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
         raise _refused("a plan of this data set", kind(indices), "It is damaged.")
+    planned = torch.zeros(size, dtype=torch.bool).index_fill_(0, indices.cpu(), True)
+    if table is None:
+        belong = bool(planned.all())
+    else:
+        _check_table(table, size)
+        belong = torch.equal(table.cpu() > 0, planned)
+    if not belong or indices.numel() != torch.count_nonzero(planned):
+        raise _refused("each sample of a plan once, with its weight", "a plan and weights apart", "It is damaged.")
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _refused(expected: str, got: str, remedy: str) -> StateError:

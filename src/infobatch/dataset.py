@@ -105,21 +105,23 @@ class Pruned(View):
             checks.check_score(score, loss)
         if loss.device != self._book.device:
             self.to(loss.device)
+        correction = 1.0
         if indices is None:
             run = self._open_pass("losses")
             indices = run.take(loss.shape[0])
             if indices.device != loss.device:
                 indices = indices.to(loss.device, non_blocking=True)
-            correction = run.correction
+            correction = run.correction(loss.shape[0])
         else:
             self._check_indices(indices, loss)
             self._book.recorded.add_(loss.shape[0])
-            correction = 1.0
         mean = (loss * self._book.record(indices, loss if score is None else score)).mean()
         return mean if correction == 1.0 else mean * correction
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
+        if count is not None:
+            checks.check_count("count", count, 1)
         indices = self._open_pass("a skip").drop(count)
         self._book.skip(indices.to(self._book.device, non_blocking=True))
 
@@ -167,13 +169,16 @@ class Pruned(View):
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to."""
-        run = self._running
-        if self._finished() or (run is None and self._plan is None):
+        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to.
+
+        With ranks: of this rank's part, and (epoch, 0, 1) while the coming plan waits for the others' losses.
+        """
+        world = find(self.group).world
+        if world > 1 and (self._plan is None or self._finished()):
             return self.epoch, 0, 1
-        left = run.total if run is not None else self.plan().kept - self._before
-        before = -(-self._before // (1 if run is None else run.ranks.world))
-        return self._epoch, before + self._done(), before + left
+        left = self.plan().kept - self._before
+        run, before = self._running, -(-self._before // world)
+        return self._epoch, before + self._done(), before + (left if run is None else run.total)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -187,6 +192,7 @@ class Pruned(View):
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
         self._settle()
+        self._leave_out_doubtful()
         running, done = None, 0
         if self._plan is not None and (self._before or self._done()):
             fresh = _saved(self._together())
@@ -238,6 +244,12 @@ class Pruned(View):
         """The latest pass, if it belongs to the running epoch."""
         return self._pass if self._pass is not None and self._pass.epoch == self._epoch else None
 
+    def _is_running(self, run: Pass) -> bool:
+        """Also where the epoch of that pass is through and nobody has asked since."""
+        if not torch.compiler.is_compiling():
+            self._settle()
+        return run.epoch == self._epoch
+
     def _open_pass(self, came: str) -> Pass:
         run = self._running
         if run is None:
@@ -259,7 +271,7 @@ class Pruned(View):
             last.check_end()
             self._close()
         elif last is not None and last.handed == last.size and not last.superseded:
-            if last.over or self._idle:
+            if last.whole or (self._idle and not last.carried):
                 raise MisalignedError(
                     message(
                         "an update() for each batch",
@@ -267,7 +279,7 @@ class Pruned(View):
                         "Call update() in the loop; for passes that are no training use .full().",
                     )
                 )
-            self._idle += 1  # or a look at the first batch: small sets are fetched whole at once
+            self._idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
         if self._epoch >= self.num_epochs:
             raise EpochError(
                 message(
@@ -287,13 +299,14 @@ class Pruned(View):
                 stacklevel=2,
             )
             self.paced = True
+        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
+        run = Pass(self._epoch, remaining, self._sampler, loader, self._pass, ranks)
         if self._pass is not None:
             self._pass.supersede()
-        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
-        self._pass = Pass(self._epoch, remaining, loader, ranks)
+        self._pass = run
         if ranks.world > 1:
-            self._book.exclude(self._pass.others)
-        return self._pass
+            self._book.exclude(run.others)
+        return run
 
     def _meet_ranks(self) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
@@ -360,6 +373,7 @@ class Pruned(View):
         plan = self._plan
         assert plan is not None
         run = self._running
+        self._leave_out_doubtful()
         came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
         if run is not None and run.ghost is not None:
             came -= self._book.forget(run.ghost)
@@ -371,6 +385,8 @@ class Pruned(View):
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
         self._epoch, self._plan, self._before, self._idle = self._epoch + 1, None, 0, 0
+        if run is not None:
+            run.release()
         if not_finite:
             warnings.warn(
                 f"epoch {plan.epoch}: {not_finite} of {plan.kept} losses were not finite; "
@@ -379,12 +395,20 @@ class Pruned(View):
                 stacklevel=2,
             )
 
+    def _leave_out_doubtful(self) -> None:
+        """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
+        run = self._running
+        if run is not None and run.doubtful:
+            self._book.skip(torch.cat(run.doubtful).to(self._book.device))
+            run.doubtful.clear()
+
     def _scale(self, plan: Plan) -> float:
-        return 1.0 if self.compensate == "loss" else 1.0 / plan.growth
+        """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
+        return 1.0 if self.compensate == "loss" else plan.kept / plan.table.sum(dtype=torch.float64).item()
 
     def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
         checks.check_indices(indices, loss)
-        if self._pass is not None and self._pass.taken:
+        if self._pass is not None and self._pass.taken and self._is_running(self._pass):
             raise MisalignedError(
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
@@ -437,11 +461,15 @@ class InfoBatch(Pruned):
     ) -> None:
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
-        elif rescale and rounding == "exact":
+        elif rescale is True and rounding == "exact":
             method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
         else:
             raise InputError(
-                message("saving with exact, rescaled weights", f"rescale={rescale}, rounding={rounding!r}", "")
+                message(
+                    "saving with exact, rescaled weights",
+                    f"rescale={rescale!r}, rounding={rounding!r}",
+                    "Leave these two at their defaults, or leave saving out.",
+                )
             )
         super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate, group=group)
 

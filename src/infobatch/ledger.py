@@ -3,11 +3,14 @@
 A loss arrives as a bare vector, and a loader fetches ahead, so someone must know whose losses these are. A
 ``Pass`` is told in one of three ways.
 
-* A stock loader takes indices from the sampler and says nothing more. The sampler counts what it hands out and
-  ``take`` gives the oldest. Delivery itself is out of sight, so the counts are held against each other: what is
-  left over from before must be the same at every delivery.
+* A stock loader takes indices from the sampler and says nothing more. It delivers them in that order, and its
+  iterator counts the batches, so the batch at hand is the last one counted. ``take`` gives the oldest sample that
+  waits, and wants it to be of that batch.
 * ``infobatch.DataLoader`` brings each batch's indices along (``deliver``).
 * The caller carries them; then nothing is taken from here.
+
+Losses may come in parts of a batch. Whether a part was right shows when the batch is complete: until then it is
+``unsure``, and when the rest never comes it is ``doubtful`` and must not become a score.
 """
 
 from __future__ import annotations
@@ -21,21 +24,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .distributed import Ranks, ghosts, share
-from .errors import InputError, MisalignedError, message
+from .errors import MisalignedError, message
 
 CHUNK = 1 << 16
 ALONE = Ranks()
+ONE_ITERATOR = "one open iterator over the training data"
+ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that are no training use .full()."
 
 
 class Pass:
     """One walk over (what remains of) an epoch: what was handed out, what came back."""
 
     def __init__(
-        self, epoch: int, remaining: Tensor, loader: _BaseDataLoaderIter | None = None, ranks: Ranks = ALONE
+        self,
+        epoch: int,
+        remaining: Tensor,
+        sampler: Sampler[int],
+        loader: _BaseDataLoaderIter | None,
+        last: Pass | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.epoch = epoch
         self.remaining = remaining
@@ -48,48 +59,57 @@ class Pass:
         self.total = self.size
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
-        self.updates = 0
-        self._last_count = 0
         self.superseded = False
         self.closed = False
+        self.unsure: list[Tensor] = []
+        self.doubtful: list[Tensor] = []
 
         self._chunk: list[int] = []
         self._hand: Iterator[int] = iter(())
         self._behind = 0
-        self._handed_then = 0
-        self._lag: int | None = None
+        self._walked = False
 
         self.carried = False
         self.lookahead = 0
         self.exhausted = False
-        self.delivered = 0
         self.waiting: deque[Tensor] = deque()
 
-        self.batch_size: int | None = None
+        self.batch_size = 1
+        self.holder: weakref.ref[Any] | None = None
+        """The loop's own iterator: as long as it lives, it may deliver."""
         self._loader: weakref.ref[Any] | None = None
+        self._workers = 0
+        self._lead = 0
         self._persistent = False
-        self._reorders = ""
+        self._unseen = "no loader that could be seen"
+        self._looked = (0, 0)
         if loader is not None:
-            self._meet(loader)
+            self._meet(loader, sampler)
+
+        self._yielded_then = 0
+        self._left: list[int] | None = []
+        self._older: list[Pass] = []
+        self._reused = False
+        if last is not None:
+            self._follow(last)
 
     # ---- handing out -------------------------------------------------------------------------------------
 
-    def hand_out(self) -> Iterator[int]:
-        """The indices one by one. The list's own iterator does the walking, so counting costs nothing."""
+    def hand_out(self) -> Iterator[Iterator[int]]:
+        """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
             for chunk in torch.split(self.indices.cpu(), CHUNK):
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
-                yield from self._hand
+                yield self._hand
                 if self.superseded:
                     raise MisalignedError(
                         message(
-                            "one open iterator over the training data",
-                            "a step of an older one after a newer one had begun",
-                            "Finish a pass before you begin the next; for passes that are no training use .full().",
+                            ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY
                         )
                     )
+            self._walked = True
         finally:
             self.closed = True
 
@@ -99,27 +119,32 @@ class Pass:
 
     def supersede(self) -> None:
         """A newer pass has begun: let this one's iterator run dry, so that its next step raises."""
+        if self.holder is not None and self.holder() is not None:
+            self._yielded_then, self._left = self._yielded(), self._left_waiting()
         if not self.superseded and not self.closed:
             self.superseded = True
             self._chunk.clear()
 
+    def carry(self, holder: Any, lookahead: int) -> None:
+        """From now on each batch brings its indices."""
+        self.carried, self.lookahead, self.holder = True, lookahead, weakref.ref(holder)
+
+    def asked_by(self, iterator: Any) -> bool:
+        return self._loader is not None and self._loader() is iterator
+
     def deliver(self, indices: Tensor) -> None:
         self.waiting.append(indices)
-        self.delivered += indices.numel()
+
+    def latest(self) -> Tensor:
+        """What a loader of single samples delivered last. Counts those lost to an error, too."""
+        batches = self._delivered()
+        return self.indices[batches - 1 : batches]
 
     def to(self, device: torch.device) -> None:
         self.remaining = self.remaining.to(device, non_blocking=True)
         self.indices = self.indices.to(device, non_blocking=True)
 
-    # ---- taking back -------------------------------------------------------------------------------------
-
-    def take(self, count: int) -> Tensor:
-        """The samples that the next ``count`` losses belong to."""
-        indices = self._from_front(count) if self.carried else self._by_count(count)
-        self.taken += count
-        self.updates += 1
-        self._last_count = count
-        return indices
+    # ---- ranks -------------------------------------------------------------------------------------------
 
     @property
     def ghost(self) -> Tensor | None:
@@ -132,110 +157,210 @@ class Pass:
         position = torch.arange(self.remaining.numel(), device=self.remaining.device)
         return self.remaining[position % self.ranks.world != self.ranks.rank]
 
-    @property
-    def correction(self) -> float:
-        """What makes the mean over ranks of the last batch a mean over its samples: ghosts are not counted."""
+    def correction(self, count: int) -> float:
+        """What makes the mean over ranks of the last ``count`` losses a mean over samples: ghosts are not counted."""
         if not self._ghosts or self.taken < self.size:
             return 1.0
-        together = self._last_count * self.ranks.world
+        together = count * self.ranks.world
         return together / (together - self._ghosts)
 
+    # ---- taking back -------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> Tensor:
+        """The samples that the next ``count`` losses belong to."""
+        if self._reused or self._older:
+            self._check_older()
+        if self.carried:
+            self._check_waiting(count)
+            indices, rest = self._from_front(count)
+        else:
+            indices, rest = self._from_plan(count, self._check_delivered(count))
+        if rest or (self.lookahead > 1 and self.exhausted and self.waiting):
+            self.unsure.append(indices)
+        else:
+            self.unsure.clear()
+        self.taken += count
+        return indices
+
     def drop(self, count: int | None) -> Tensor:
-        """The samples of the batch in front, or of its first ``count``: they will get no loss."""
+        """The samples of the oldest batch that waits, or its first ``count``: they will get no loss."""
+        if self._reused or self._older:
+            self._check_older()
         if self.carried:
             if not self.waiting:
-                raise MisalignedError(_nothing_waits(0))
-            indices = self._from_front(len(self.waiting[0]) if count is None else count)
+                raise MisalignedError(_nothing_waits(count))
+            indices, rest = self._from_front(self.waiting[0].numel() if count is None else count)
         else:
-            indices = self._by_count(self._in_front() if count is None else count)
+            batches = self._delivered()
+            left = self._in_front(batches)
+            if left <= 0:
+                raise MisalignedError(_nothing_waits(count))
+            indices, rest = self._from_plan(left if count is None else count, left)
+            self._looked = (batches, self._yielded())
+        if not rest:
+            self.unsure.clear()
         self.taken += indices.numel()
         return indices
 
-    def _from_front(self, count: int) -> Tensor:
-        if not self.waiting:
+    def _check_waiting(self, count: int) -> None:
+        """A loop that reads ahead has one batch at hand and ``lookahead`` more; at the end it runs out of them."""
+        waiting = len(self.waiting)
+        if not waiting:
             raise MisalignedError(_nothing_waits(count))
-        ahead = len(self.waiting) - 1
-        if ahead > self.lookahead or (ahead < self.lookahead and not self.exhausted):
+        expected = max(self.lookahead, 1) if self.exhausted else self.lookahead + 1
+        if waiting > expected or (waiting < expected and not self.exhausted):
+            self._doubt()
             raise MisalignedError(
                 message(
-                    f"{self.lookahead + 1} delivered batch(es) waiting for losses at an update",
-                    f"{ahead + 1} (the oldest still lacks {len(self.waiting[0])} losses)",
+                    f"{expected} delivered batch(es) waiting for losses at an update",
+                    f"{waiting} (the oldest still lacks {self.waiting[0].numel()} losses)",
                     "A batch you leave out wants train_data.skip(); a loop that reads ahead wants "
                     "infobatch.DataLoader(..., lookahead=n); a collate_fn must not drop samples.",
                 )
             )
+
+    def _from_front(self, count: int) -> tuple[Tensor, int]:
         front = self.waiting[0]
-        if count > len(front):
+        rest = front.numel() - count
+        if rest < 0:
+            raise MisalignedError(_too_many(count, front.numel()))
+        if rest == 0:
+            return self.waiting.popleft(), 0
+        self.waiting[0] = front[count:]
+        return front[:count], rest
+
+    def _check_delivered(self, count: int) -> int:
+        """That the oldest sample without a loss is of the batch delivered last; how many of it still wait."""
+        batches = self._delivered()
+        left = self._in_front(batches)
+        behind = (batches - 1) * self.batch_size - self.taken
+        if behind > 0:
+            self._doubt()
             raise MisalignedError(
                 message(
-                    f"at most {len(front)} losses, what the batch in front still waits for",
-                    str(count),
-                    "Call update() once for each batch, with one loss a sample.",
+                    "every earlier batch with its losses at an update",
+                    f"{behind} samples without (batch {batches} is at hand, losses came for {self.taken} samples)",
+                    "A batch you leave out, or one lost to an error, wants train_data.skip(); update() wants every "
+                    "batch whole; a loop that reads ahead wants infobatch.DataLoader(..., lookahead=n).",
                 )
             )
-        if count == len(front):
-            return self.waiting.popleft()
-        self.waiting[0] = front[count:]
-        return front[:count]
+        yielded = self._yielded()
+        lost = batches > self._looked[0] and yielded == self._looked[1]  # counted, but an error came in its place
+        if left <= 0 or lost:
+            raise MisalignedError(_nothing_waits(count))
+        self._looked = (batches, yielded)
+        return left
 
-    def _by_count(self, count: int) -> Tensor:
-        if self._reorders:
+    def _from_plan(self, count: int, left: int) -> tuple[Tensor, int]:
+        if count > left:
+            raise MisalignedError(_too_many(count, left))
+        return self.indices[self.taken : self.taken + count], left - count
+
+    def _delivered(self) -> int:
+        """How many batches the stock loader has delivered, those lost to an error included."""
+        if self._unseen:
             raise MisalignedError(
                 message(
-                    "a loader that delivers in the order of train_data.sampler",
-                    self._reorders,
+                    "a loader that is seen to deliver in the order of train_data.sampler",
+                    self._unseen,
                     "Use infobatch.DataLoader, which carries the indices, or pass them: update(loss, indices).",
                 )
             )
-        handed = self.handed
-        if handed != self._handed_then:
-            left = self._handed_then - self.taken
-            if self._handed_then == 0:
-                self._lag = self._first_lag(handed)
-            elif self._lag is None:
-                self._lag = left
-            elif left != self._lag:
-                raise MisalignedError(
-                    message(
-                        f"{self._lag} samples still without a loss from before this batch",
-                        f"{left} (handed out {handed}, losses for {self.taken})",
-                        "A batch you leave out wants train_data.skip(); update() wants every batch once and whole; "
-                        "infobatch.DataLoader lets you mix them freely.",
-                    )
-                )
-            self._handed_then = handed
-        at_hand = handed if self._lag is None or handed == self.size else handed - self._lag
-        if self.taken + count > at_hand:
+        if self.taken >= self.total:
+            return self._batches
+        iterator = self._iterator()
+        if iterator is None and (self._workers or self.handed > self.batch_size):
             raise MisalignedError(
                 message(
-                    f"at most {at_hand - self.taken} losses, what was delivered and still waits",
-                    f"{count} (handed out {handed}, losses for {self.taken})",
-                    "Call update() once for each batch, with one loss a sample.",
+                    "losses while the loader's iterator is open",
+                    f"some after it was gone ({self.total - self.taken} of {self.total} samples without a loss)",
+                    "Update inside the loop, or keep the iterator: batches = iter(loader). infobatch.DataLoader does "
+                    "not need it.",
                 )
             )
-        return self.indices[self.taken : self.taken + count]
+        asked: int = -(-self.handed // self.batch_size) if not self._workers else iterator._rcvd_idx
+        return min(asked, self._batches)
 
-    def _first_lag(self, handed: int) -> int | None:
-        """How far the loader runs ahead, told from the first delivery; None while that cannot be told."""
-        return None if self.batch_size is None or handed == self.size else handed - self.batch_size
+    @property
+    def _batches(self) -> int:
+        return -(-self.total // self.batch_size)
 
-    def _in_front(self) -> int:
-        """The size of the batch that waits, as far as counts can tell."""
-        handed = self.handed
-        lag = self._lag
-        if self._handed_then == 0:
-            lag = self._first_lag(handed)
-        if lag is not None and handed != self.size:
-            return handed - lag - self.taken
-        if self.batch_size is None:
-            raise InputError(
+    def _in_front(self, batches: int) -> int:
+        """How many samples of the oldest batch that waits have no loss yet."""
+        arrived = min(batches * self.batch_size, self.total)
+        return min(arrived - self.taken, self.batch_size - self.taken % self.batch_size)
+
+    def _iterator(self) -> Any:
+        return None if self._loader is None else self._loader()
+
+    def _yielded(self) -> int:
+        iterator = self._iterator()
+        return 1 if iterator is None else int(iterator._num_yielded)  # gone: then only a first batch gets this far
+
+    def _doubt(self) -> None:
+        self.doubtful += self.unsure
+        self.unsure = []
+
+    # ---- older iterators ---------------------------------------------------------------------------------
+
+    def _follow(self, last: Pass) -> None:
+        """Look at what was open when this pass began: a loss could still be meant for a batch of that."""
+        shared = not last.carried and last._persistent and last._iterator() is self._iterator()
+        if shared:  # its counters start anew, so only what was handed out tells how many batches came
+            least, most = last._came_at_least(), last._came_at_most()
+            waited = most * last.batch_size > last.taken and last.taken < last.total
+            looked = last.epoch == self.epoch and last.taken == 0 and least == most == 1
+            self._reused = waited and not looked
+        if last.taken:
+            for run in last._older:
+                run._left = []  # the loop went on with a newer one: what waited was given up
+        older = last._older if shared else [*last._older, last]
+        self._older = [run for run in older if run.holder is not None and run.holder() is not None]
+        last._older = []
+
+    def _came_at_most(self) -> int:
+        return self._batches if self.handed == self.size else self.handed // self.batch_size - self._lead
+
+    def _came_at_least(self) -> int:
+        return max(min(-(-self.handed // self.batch_size) - self._lead, self._batches), 1)
+
+    def _check_older(self) -> None:
+        if self._reused or any(self._is_rival(run) for run in self._older):
+            raise MisalignedError(
                 message(
-                    "a loader whose batch size can be seen",
-                    "a foreign one",
-                    "Say how many samples to skip: skip(count).",
+                    ONE_ITERATOR,
+                    "an older one that is open still, with a batch that waits or came since",
+                    f"{ONE_ITERATOR_REMEDY} Before a break, skip() the batch you leave; with infobatch.DataLoader "
+                    "that is needed only while the older iterator is kept.",
                 )
             )
-        return min(self.batch_size, handed - self.taken)
+
+    def _is_rival(self, run: Pass) -> bool:
+        """Whether a loss could be meant for a batch of that older pass."""
+        if run.holder is None or run.holder() is None:
+            return False
+        if not run.carried and run._yielded() != run._yielded_then:
+            return True
+        if self.taken or run._left == []:
+            return False
+        front = self.waiting[0] if self.carried and self.waiting else self.indices[: self.batch_size]
+        return run.epoch != self.epoch or run._left != front.tolist()  # the same samples: no matter whose they are
+
+    def _left_waiting(self) -> list[int] | None:
+        """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
+        if self.carried:
+            waits, look = bool(self.waiting), len(self.waiting) == 1
+        else:  # a batch lost to an error waits for nothing, so what counts is what came since the last loss
+            came = self._yielded()
+            waits = came > self._looked[1] or self.taken < min(self._looked[0] * self.batch_size, self.total)
+            look = came == 1
+        if not waits:
+            return []
+        if not look or self.taken:
+            return None
+        first = self.waiting[0] if self.carried else self.indices[: self.batch_size]
+        indices: list[int] = first.tolist()
+        return indices
 
     # ---- ends --------------------------------------------------------------------------------------------
 
@@ -251,50 +376,63 @@ class Pass:
             return self._loader() is None or (self.finished and self._persistent)
         return self.exhausted if self.carried else self.closed
 
+    @property
+    def whole(self) -> bool:
+        """Every batch was delivered, and that is certain. A look at the only batch does not count."""
+        if self.carried:
+            return self.exhausted
+        if self._workers:
+            iterator = self._iterator()
+            return iterator is not None and 1 < self._batches <= iterator._rcvd_idx
+        return self._walked and self.size > self.batch_size
+
+    def release(self) -> None:
+        """The epoch is closed: its indices are not asked for any more."""
+        self.indices = self.remaining = self.indices.new_empty(0)
+
     def check_end(self) -> None:
-        """At the end of a pass with updates: nothing may be left that could have shifted the rest."""
-        if self.carried or not self.updates or self._lag == 0 or self.handed < self.size:
-            return
-        left, batch = self.size - self.taken, self.batch_size or 1
-        if left >= batch and self.taken < self.total:
+        """At the end of a pass: no batch may have got a part of its losses."""
+        if self.unsure:
+            some = sum(indices.numel() for indices in self.unsure)
+            self._doubt()
             raise MisalignedError(
                 message(
-                    f"a loss for every sample of the last pass but a rest smaller than a batch ({batch})",
-                    f"{left} without one, among the last the loader had fetched",
-                    "A batch you leave out wants train_data.skip(); with workers, a break near the end of an epoch "
-                    "looks the same: infobatch.DataLoader can tell them apart.",
+                    "a loss for every sample of a batch",
+                    f"{some} losses and then no more, in epoch {self.epoch}; they are left out",
+                    "The rest of a batch wants train_data.skip(); a collate_fn must not drop samples.",
                 )
             )
 
     # ---- the loader that asks ----------------------------------------------------------------------------
 
-    def _meet(self, loader: _BaseDataLoaderIter) -> None:
+    def _meet(self, loader: _BaseDataLoaderIter, sampler: Sampler[int]) -> None:
         asking: Any = loader
-        self._loader = weakref.ref(asking)
-        self._persistent = bool(asking._persistent_workers) and asking._num_workers > 0
+        self._loader = self.holder = weakref.ref(asking)
+        self._workers = asking._num_workers
+        self._persistent = bool(asking._persistent_workers) and self._workers > 0
+        self._lead = self._workers * asking._prefetch_factor if self._workers else 0
         batches = asking._index_sampler
+        inner = batches
         if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
+            inner = batches.sampler
             self.batch_size = batches.batch_size
             if batches.drop_last:
                 self.total = self.size // batches.batch_size * batches.batch_size
-        elif not asking._auto_collation:
-            self.batch_size = 1
-        else:
-            self._reorders = f"a {type(batches).__name__} around it"
-        if asking._num_workers > 0 and not getattr(asking, "_in_order", True):
-            self._reorders = "in_order=False"
+        self._unseen = "" if inner is sampler else f"a {type(inner).__name__} around it"
+        if self._workers and not getattr(asking, "_in_order", True):
+            self._unseen = "in_order=False"
         if getattr(asking, "_snapshot_interval", 1) > 1:  # torchdata: a resumed loader drops batches unseen
-            self._reorders = "snapshot_every_n_steps above 1"
+            self._unseen = "snapshot_every_n_steps above 1"
 
 
 def asking_loader() -> _BaseDataLoaderIter | None:
     """The stock loader's iterator on whose behalf the sampler is being asked, or None.
 
     A sampler is never introduced to its loader, and a loader that reorders would go unnoticed. So, once a pass,
-    look up the stack. Reading only; where nothing is found, counting alone has to do.
+    look up the stack. Reading only; where nothing is found, the caller has to bring the indices.
     """
     frame = sys._getframe(1)
-    for _ in range(8):
+    for _ in range(32):
         if frame.f_back is None:
             return None
         frame = frame.f_back
@@ -304,9 +442,17 @@ def asking_loader() -> _BaseDataLoaderIter | None:
     return None
 
 
-def _nothing_waits(count: int) -> str:
+def _nothing_waits(count: int | None) -> str:
     return message(
         "a delivered batch that waits for its losses",
         f"{count} losses and no batch" if count else "none",
         "Call update() once for each batch of the training loader, and only for those.",
+    )
+
+
+def _too_many(count: int, left: int) -> str:
+    return message(
+        f"at most {left} losses, what the batch in front still waits for",
+        str(count),
+        "Call update() once for each batch, with one loss a sample.",
     )

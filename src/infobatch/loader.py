@@ -12,7 +12,7 @@ from torch.utils.data import default_collate, default_convert
 
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
-from .ledger import Pass
+from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
 from .views import Fetched
 
 
@@ -142,22 +142,17 @@ class Delivery:
             )
         if run is not self._data._pass:
             raise MisalignedError(
-                message(
-                    "one open iterator over the training data",
-                    "a step of an older one after a newer one had begun",
-                    "Finish a pass before you begin the next; for passes that are no training use .full().",
-                )
+                message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
             )
         if carried.indices is None:  # batch_size=None: one sample at a time, in order
-            run.deliver(run.indices[run.delivered : run.delivered + 1])
+            run.deliver(run.latest())
         else:
             run.deliver(torch.frombuffer(carried.indices, dtype=torch.int64))
         return carried.batch
 
     def _bind(self) -> None:
         """The sampler opens a pass at its first step: with workers while the iterator is made, else at ``next``."""
-        if self._pass is None and self._data._pass is not self._before:
-            self._pass = self._data._pass
-            if self._pass is not None:
-                self._pass.carried = True
-                self._pass.lookahead = self._lookahead
+        run = self._data._pass
+        if self._pass is None and run is not None and run is not self._before and run.asked_by(self._batches):
+            self._pass = run
+            run.carry(self, self._lookahead)

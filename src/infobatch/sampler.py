@@ -30,7 +30,8 @@ class PlanSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         run = self._begin(asking_loader())
-        yield from run.hand_out()
+        for chunk in run.hand_out():
+            yield from chunk
 
     def __len__(self) -> int:
         return self._length()

@@ -21,7 +21,7 @@ Schedule = Callable[[Moment], bool]
 
 
 def until(delta: float) -> Schedule:
-    """Prune while t < delta * C (equation 10), compared as real numbers: 0.1 * 30 is 3 here."""
+    """Prune while t < delta * C (equation 10), compared as real numbers: 0.28 * 25 is 7 here."""
     if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta <= 1:
         raise InputError(message("delta in [0, 1]", repr(delta), "The papers use 0.875; 1 turns annealing off."))
     return partial(_until, delta=float(delta))

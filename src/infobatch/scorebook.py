@@ -11,7 +11,7 @@ from .plan import Plan
 # from them; a loss this close to the end of float32 is taken for one of them.
 UNSEEN = torch.finfo(torch.float32).min
 SKIPPED = torch.finfo(torch.float32).max
-BLOCK = 1 << 16
+BLOCK = 1 << 15  # as much as torch gives one thread: larger ones wake the others up for each block
 
 
 class ScoreBook:
@@ -64,7 +64,8 @@ class ScoreBook:
     def record(self, indices: Tensor, scores: Tensor) -> Tensor:
         """Note the scores of these samples and return their weights. Nothing here waits for the device."""
         weights = self.weights.index_select(0, indices)  # first: it refuses a bad index before anything is written
-        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
+        scores = scores.detach()
+        self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
         return weights
 
     def skip(self, indices: Tensor) -> None:

@@ -21,7 +21,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "fewer-samples-than-ranks", "size": 2},
     {"name": "one-short-of-a-batch", "size": 97},
 ]
-# A loss in bf16 rounds differently in batches of other sizes; with explicit indices a last batch's ghosts count in its
+# A loss in bf16 rounds differently in batches of other sizes; with explicit indices ghosts count in a last batch's
 # mean; and with drop_last a last batch with ghosts may be whole on ranks where one process drops it.
 EXACT = [run["name"] for run in RUNS if run["name"] not in ("explicit", "bf16", "drop-last")]
 

@@ -35,7 +35,10 @@ class Sharded:
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept
-        return {"facts": json.dumps(state), **{name: self._shard(table) for name, table in {**tables, "order": order}.items()}}
+        return {
+            "facts": json.dumps(state),
+            **{name: self._shard(table) for name, table in {**tables, "order": order}.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         facts = json.loads(state["facts"])

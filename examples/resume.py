@@ -1,0 +1,60 @@
+"""A run that is killed in the middle of an epoch goes on at the next batch, as if nothing had happened."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+import infobatch
+
+NUM_EPOCHS, SAVE_EVERY = 6, 3
+
+
+class KilledError(Exception):
+    """Stands for a crash."""
+
+
+def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train, saving every few batches; start from ``path`` if something is there. ``die_at`` counts batches."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 5)
+    y = x.sum(1) + 0.1 * torch.randn(400)
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(x, y), NUM_EPOCHS)
+    loader = infobatch.DataLoader(train_data, batch_size=32)
+    parts = {"model": model, "optimizer": optimizer, "train_data": train_data}
+
+    batches = 0
+    if path.exists():
+        saved = infobatch.load(path)
+        batches = saved["batches"]
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+        epoch, done, total = train_data.progress
+        print(f"resumed in epoch {epoch}, after {done} of its {total} samples")
+
+    for _ in range(train_data.epoch, NUM_EPOCHS):  # the epoch we are in, and those to come
+        for inputs, targets in loader:  # only what is left of it
+            loss = train_data.update((model(inputs).squeeze(1) - targets).square())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            batches += 1
+            if batches % SAVE_EVERY == 0:
+                states = {name: part.state_dict() for name, part in parts.items()}
+                infobatch.save({"batches": batches, **states}, path)  # whole or not at all
+            if batches == die_at:
+                raise KilledError
+    return model.weight.detach(), train_data.scores
+
+
+with tempfile.TemporaryDirectory() as folder:
+    expected = train(Path(folder, "undisturbed.pt"))
+    try:
+        train(Path(folder, "killed.pt"), die_at=17)
+    except KilledError:
+        print("killed after 17 batches; the last checkpoint is of batch 15")
+    resumed = train(Path(folder, "killed.pt"))
+    same = all(torch.equal(a, b) for a, b in zip(expected, resumed, strict=True))
+    print("same weights and same scores as an undisturbed run:", same)

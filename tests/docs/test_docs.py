@@ -1,0 +1,79 @@
+"""Everything shown in prose runs: the python blocks of README and docs, and the examples of every docstring."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import infobatch
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?P<before>[^\n]*\n\s*|^)^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+SKIP = "<!-- skip -->"
+
+# Modules that need more than torch: their examples run where that is installed.
+OPTIONAL = {"integrations", "lab", "report", "cli", "adapters", "selection"}
+
+
+def blocks(text: str) -> list[tuple[int, str]]:
+    """(line, code) of each python block that is not marked to be skipped."""
+    found = []
+    for match in BLOCK.finditer(text):
+        if SKIP not in match["before"]:
+            line = text.count("\n", 0, match.start("code"))
+            found.append((line, match["code"]))
+    return found
+
+
+def modules() -> list[str]:
+    return ["infobatch", *(found.name for found in pkgutil.walk_packages(infobatch.__path__, "infobatch."))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=lambda page: page.name)
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"page_{page.stem}"
+    namespace: dict[str, object] = {"__name__": name}
+    for line, code in blocks(page.read_text()):
+        # empty lines in front, so that a traceback names the line of the page
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_of_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name.endswith("__main__"):
+        pytest.skip("a script")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name.split(".")[1] in OPTIONAL and not (error.name or "").startswith("infobatch"):
+            pytest.skip(f"needs {error.name}")
+        raise
+    result = doctest.testmod(module, raise_on_error=False, verbose=False)
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} failed"
+
+
+def test_the_page_reader_finds_blocks_and_skips() -> None:
+    skipped = "<!-- skip -->\n```python\nboom\n```\n\n```bash\nls\n```\n"
+    text = "a\n```python\nx = 1\n```\n\n" + skipped + "```python\ny = x + 1\n```\n"
+    assert [code for _, code in blocks(text)] == ["x = 1\n", "y = x + 1\n"]
+    assert [code for _, code in blocks("```python\nfirst = 1\n```\n")] == ["first = 1\n"]
+    assert [code for _, code in blocks("<!-- skip -->\n\n```python\nboom\n```\n")] == []
+    assert blocks("no code at all") == []
+    line, _ = blocks(text)[0]
+    assert text.splitlines()[line] == "x = 1"
+
+
+def test_the_core_has_examples() -> None:
+    """A reader finds one where it counts."""
+    for name in ("infobatch", "infobatch.dataset", "infobatch.methods", "infobatch.pacing", "infobatch.reference"):
+        finder = doctest.DocTestFinder(exclude_empty=True)
+        assert any(test.examples for test in finder.find(sys.modules.get(name) or importlib.import_module(name)))

@@ -1,0 +1,20 @@
+"""The benchmark runs and says what it measured; what it measured is not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_quick_benchmark_prints_every_row_as_json():
+    command = [sys.executable, "benchmarks/core.py", "--quick", "--json"]
+    answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    result = json.loads(answer.stdout)
+    whats = [row["what"] for row in result["rows"]]
+    for start in ("plan a pruned", "plan a full", "draw and walk", "update()", "held between", "held while", "peak"):
+        assert any(what.startswith(start) for what in whats), start
+    assert all(row["value"] > 0 and row["verdict"] in ("", "ok", "over") for row in result["rows"])
+    held = next(row["value"] for row in result["rows"] if row["what"] == "held between epochs")
+    assert held <= 16  # bytes do not depend on the machine

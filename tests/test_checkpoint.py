@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import infobatch
+
+
+def a_state() -> dict[str, Any]:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(40)), 5)
+    for (x,) in infobatch.DataLoader(train_data, batch_size=8):
+        train_data.update(x)
+    return {"data": train_data.state_dict(), "step": 5}
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one.nan_to_num(7), two.nan_to_num(7))
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    return bool(one == two)
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    state = a_state()
+    infobatch.save(state, tmp_path / "last.pt")
+    assert same(infobatch.load(tmp_path / "last.pt"), state)
+    assert same(torch.load(tmp_path / "last.pt", weights_only=True), state)
+    infobatch.save(state, str(tmp_path / "text path.pt"))
+    assert same(infobatch.load(str(tmp_path / "text path.pt")), state)
+
+
+def test_saving_leaves_nothing_else_behind(tmp_path: Path) -> None:
+    for _ in range(3):
+        infobatch.save(a_state(), tmp_path / "last.pt")
+    assert os.listdir(tmp_path) == ["last.pt"]
+
+
+class Cursed:
+    """Fails in the middle of being written."""
+
+    def __reduce__(self) -> Any:
+        raise OSError("the disk is full")
+
+
+def test_a_crash_while_saving_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    state = a_state()
+    infobatch.save(state, tmp_path / "last.pt")
+    with pytest.raises(OSError, match="disk is full"):
+        infobatch.save({"big": torch.rand(1000), "last": Cursed()}, tmp_path / "last.pt")
+    assert os.listdir(tmp_path) == ["last.pt"]
+    assert same(infobatch.load(tmp_path / "last.pt"), state)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    infobatch.save(a_state(), tmp_path / "whole.pt")
+    whole = (tmp_path / "whole.pt").read_bytes()
+    for length in [0, 1, 2, 10, 30, 64, 100, *range(200, len(whole), len(whole) // 25), len(whole) - 1]:
+        (tmp_path / "cut.pt").write_bytes(whole[:length])
+        with pytest.raises(infobatch.StateError, match=r"expected .*; got .*cut\.pt.* older one"):
+            infobatch.load(tmp_path / "cut.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
+def test_a_spoilt_file_is_refused_or_reads_as_something(tmp_path: Path) -> None:
+    """Bytes overwritten at random: StateError, or a value; never another error."""
+    infobatch.save(a_state(), tmp_path / "whole.pt")
+    whole = bytearray((tmp_path / "whole.pt").read_bytes())
+    dice = random.Random(0)
+    refused = 0
+    for _ in range(400):
+        spoilt = bytearray(whole)
+        at = dice.randrange(len(whole) // 2)
+        spoilt[at] = dice.randrange(256)
+        (tmp_path / "spoilt.pt").write_bytes(spoilt)
+        try:
+            infobatch.load(tmp_path / "spoilt.pt")
+        except infobatch.StateError:
+            refused += 1
+    assert refused > 30
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    for content in (b"hello", b"PK\x03\x04", b"\x80\x02}q\x00.", os.urandom(500)):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(infobatch.StateError):
+            infobatch.load(tmp_path / "other")
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    torch.save({"path": Path("/")}, tmp_path / "more.pt")
+    with pytest.raises(infobatch.StateError, match="more than tensors and numbers"):
+        infobatch.load(tmp_path / "more.pt")
+
+
+def test_a_missing_file_is_just_that(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        infobatch.load(tmp_path / "none.pt")

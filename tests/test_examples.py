@@ -1,0 +1,45 @@
+"""Every example runs as a newcomer runs it, and stays short enough to be read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LIMITS = {"digits.py": 80, "resume.py": 80, "three_lines.py": 50}
+
+
+def run(name, folder, *arguments):
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_digits(tmp_path):
+    said = run("digits.py", tmp_path, "--epochs", "2", "--seeds", "1")
+    assert "paired seeds" in " ".join(said.split())
+    runs = json.loads((tmp_path / "runs" / "demo.json").read_text())["runs"]
+    (full,), (pruned,) = runs["full data"], runs["InfoBatch"]
+    assert pruned["samples"] < full["samples"] == 2 * 1257
+    assert pruned["steps"] < full["steps"]
+    assert 0 < pruned["plan + update"] < pruned["seconds"]
+
+
+def test_three_lines(tmp_path):
+    said = run("three_lines.py", tmp_path)
+    assert "epoch  0: 2000 of 2000" in said
+    assert "epoch 15: 2000 of 2000" in said
+
+
+def test_resume(tmp_path):
+    said = run("resume.py", tmp_path)
+    assert "resumed in epoch 1" in said
+    assert "undisturbed run: True" in said
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(EXAMPLES.glob("*.py"))])
+def test_is_short(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) <= LIMITS.get(name, 80)

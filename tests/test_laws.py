@@ -1,0 +1,186 @@
+"""Laws that no single module keeps alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import infobatch
+
+SIZE = 60
+
+
+def skewed() -> Tensor:
+    return torch.rand(SIZE, generator=torch.Generator().manual_seed(2)).pow(3)
+
+
+def a_run(**settings: Any) -> infobatch.InfoBatch:
+    return infobatch.InfoBatch(TensorDataset(skewed(), torch.arange(SIZE)), 6, **settings)
+
+
+# ---- asking changes nothing ----------------------------------------------------------------------------------
+
+
+def ask(train_data: infobatch.InfoBatch) -> None:
+    for _ in range(2):
+        assert len(train_data) == SIZE
+        len(train_data.sampler)
+        iter(train_data.sampler)
+        train_data.plan()
+        _ = (train_data.sampler, train_data.epoch, train_data.scores, train_data.history, train_data.progress)
+        train_data.state_dict()
+        train_data.full()
+        repr(train_data)
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["infobatch", "stock"])
+def test_asking_any_number_of_times_changes_nothing(stock: bool) -> None:
+    trails = []
+    for curious in (False, True):
+        train_data = a_run()
+        if stock:
+            loader: Any = torch.utils.data.DataLoader(train_data, batch_size=7, sampler=train_data.sampler)
+        else:
+            loader = infobatch.DataLoader(train_data, batch_size=7)
+        trail = []
+        for epoch in range(6):
+            for x, z in loader:
+                if curious:
+                    ask(train_data)
+                    len(loader)
+                trail.append((z.tolist(), train_data.update(x * 0.9**epoch).item()))
+                if curious:
+                    ask(train_data)
+        trails.append((trail, train_data.scores.tolist(), train_data.history))
+    assert trails[0] == trails[1]
+
+
+def test_a_training_leaves_global_random_state_alone() -> None:
+    numpy = pytest.importorskip("numpy")
+    train_data = a_run()
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    for _ in range(6):
+        for indices in train_data.plan().indices.split(9):
+            train_data.update(skewed()[indices], indices)
+        train_data.sampler.__iter__()
+        ask(train_data)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert before[2] == numpy.random.get_state()[1].tolist()
+
+
+def test_plans_do_not_read_global_random_state() -> None:
+    plans = []
+    for seed in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            train_data = a_run(seed=5)
+            for x, _ in infobatch.DataLoader(train_data, batch_size=9):
+                train_data.update(x)
+            plans.append(train_data.plan().indices.tolist())
+    assert plans[0] == plans[1]
+
+
+# ---- scores hold still inside an epoch -----------------------------------------------------------------------
+
+
+def test_scores_do_not_change_inside_an_epoch() -> None:
+    train_data = a_run()
+    loader = infobatch.DataLoader(train_data, batch_size=7)
+    for epoch in range(6):
+        before, plan = train_data.scores, train_data.plan()
+        came = 0
+        for x, _ in loader:
+            assert torch.equal(train_data.scores.nan_to_num(-1), before.nan_to_num(-1))
+            assert train_data.plan() is plan
+            assert train_data.epoch == epoch
+            train_data.update(x + epoch)
+            came += len(x)
+        assert came == plan.kept
+        assert train_data.epoch == epoch + 1
+        expected = torch.where(plan.table > 0, skewed() + epoch, before)
+        assert torch.equal(train_data.scores, expected)
+
+
+def test_a_score_is_recorded_in_place_of_the_loss() -> None:
+    train_data = a_run()
+    for x, z in infobatch.DataLoader(train_data, batch_size=7):
+        loss = train_data.update(x, score=z.float())
+        assert loss.item() == pytest.approx(x.mean().item())
+    assert train_data.scores.tolist() == list(range(SIZE))
+
+
+def test_scores_are_a_copy() -> None:
+    train_data = a_run()
+    train_data.scores.fill_(3.0)
+    assert torch.isnan(train_data.scores).all()
+
+
+# ---- inside torch.compile ------------------------------------------------------------------------------------
+
+
+class CountCompiles:
+    """aot_eager, counted."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Any) -> Any:
+        from torch._dynamo.backends.debugging import aot_eager
+
+        self.frames += 1
+        return aot_eager(module, inputs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("loading", ["plan", "loader"])
+def test_update_compiles_whole_and_not_again_and_again(dynamic: bool | None, loading: str) -> None:
+    """Six epochs with a smaller last batch in each: at most one more compilation, for the other batch size."""
+    torch._dynamo.reset()
+    plain, compiled = a_run(), a_run()
+    count = CountCompiles()
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+
+    def step(x: Tensor, z: Tensor) -> Tensor:
+        return compiled.update((x * weight).square(), z)
+
+    fast = torch.compile(step, fullgraph=True, backend=count, dynamic=dynamic)
+    for _ in range(6):
+        if loading == "plan":
+            batches = [(skewed()[z], z) for z in compiled.plan().indices.split(8)]
+        else:
+            batches = torch.utils.data.DataLoader(compiled, batch_size=8, sampler=compiled.sampler)  # type: ignore[assignment]
+        assert torch.equal(compiled.plan().indices, plain.plan().indices)
+        for x, z in batches:
+            weight.grad = None
+            loss = fast(x, z)
+            loss.backward()
+            expected = plain.update((x * weight.detach()).square(), z)
+            assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+            assert weight.grad is not None
+            assert weight.grad.item() == pytest.approx(loss.item(), rel=1e-5)  # d(w² c)/dw at w = 2 is the loss
+        assert torch.equal(compiled.scores, plain.scores)
+    assert compiled.epoch == plain.epoch == 6
+    assert compiled.history[-1].saved_so_far > 0.1
+    assert count.frames <= 2, f"compiled {count.frames} times"
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_after_an_epoch_in_order() -> None:
+    """Epoch 0 without indices, the rest with: the pass that is over must not stand in the way."""
+    torch._dynamo.reset()
+    train_data = a_run()
+    for x, _ in infobatch.DataLoader(train_data, batch_size=8):
+        train_data.update(x)
+    fast = torch.compile(lambda x, z: train_data.update(x, z), fullgraph=True, backend="aot_eager")
+    for z in train_data.plan().indices.split(8):
+        fast(skewed()[z], z)
+    assert train_data.epoch == 2
+    torch._dynamo.reset()

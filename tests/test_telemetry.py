@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import infobatch
+from infobatch.plan import Plan, generator_for
+from infobatch.telemetry import noise, report, warn_near_bounds
+
+CPU = torch.device("cpu")
+
+
+def pruned(size: int = 100) -> Plan:
+    """Of the first half one in two stays, at weight 2."""
+    table = torch.ones(size)
+    table[: size // 2] = torch.tensor([0.0, 2.0]).repeat(size // 4)
+    kept = table.nonzero().squeeze(1)
+    return Plan(2, kept[torch.randperm(len(kept), generator=generator_for(0, 0, CPU))], table)
+
+
+def test_report_counts() -> None:
+    now = report(pruned(), torch.ones(100), planned=200)
+    assert (now.epoch, now.kept, now.saved, now.growth) == (2, 75, 0.25, 100 / 75)
+    assert now.saved_so_far == pytest.approx(1 - 275 / 300)
+    assert now.effective_size == pytest.approx(100**2 / (25 * 4 + 50))
+    assert now.not_finite == 0
+
+
+def test_noise_is_equation_18() -> None:
+    """The mean of G²/(1-P) over D, against |D|/|S| times the mean of G², from the kept alone where G is even."""
+    scores = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
+    literal = (50 * 0.5**2 / 0.5 + 50 * 3.0**2) / (50 * 0.5**2 + 50 * 3.0**2) / (100 / 75)
+    assert noise(pruned(), scores) == pytest.approx(literal)
+    assert noise(pruned(), scores) < 1
+
+
+def test_pruning_large_gradients_is_noisier_than_full_data() -> None:
+    scores = torch.cat([torch.full((50,), 3.0), torch.full((50,), 0.5)])
+    assert noise(pruned(), scores) > 1
+
+
+def test_uniform_pruning_has_the_noise_of_the_bound() -> None:
+    table = torch.tensor([0.0, 2.0]).repeat(50)
+    plan = Plan(1, table.nonzero().squeeze(1), table)
+    assert noise(plan, torch.rand(100, generator=generator_for(0, 1, CPU))) == pytest.approx(1)
+
+
+def test_nothing_known_is_no_alarm() -> None:
+    assert noise(pruned(), torch.full((100,), math.nan)) == 1
+    assert noise(pruned(), torch.zeros(100)) == 1
+    some = torch.full((100,), math.nan)
+    some[60:] = 1.0
+    assert noise(pruned(), some) == pytest.approx(75 / 100)  # the known ones all have weight 1
+
+
+def test_warns_beyond_the_bounds_and_only_there() -> None:
+    small_first = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
+    calm = report(pruned(), small_first, planned=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not warn_near_bounds(calm)
+    table = torch.tensor([3.0, 0.0, 0.0]).repeat(30)
+    deep = report(Plan(1, table.nonzero().squeeze(1), table), torch.ones(90), planned=90)
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"epoch 1: a step stands for 3\.00 steps"):
+        assert warn_near_bounds(deep)
+    loud = report(pruned(), torch.cat([torch.full((50,), 9.0), torch.ones(50)]), planned=200)
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"noise-to-signal .* lower the ratio"):
+        assert warn_near_bounds(loud)
+
+
+def test_a_run_warns_once() -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(6):
+            for (x,) in infobatch.DataLoader(train_data, batch_size=10):
+                train_data.update(x)
+    assert [warning.category for warning in caught] == [infobatch.InfoBatchWarning]
+
+
+def test_history_tells_the_run() -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(3)), 8)
+    for _ in range(8):
+        for (x,) in infobatch.DataLoader(train_data, batch_size=16):
+            train_data.update(x)
+    history = train_data.history
+    assert [now.epoch for now in history] == list(range(8))
+    assert [now.saved > 0 for now in history] == [False] + [True] * 6 + [False]
+    left_out = sum(100 - now.kept for now in history)
+    assert history[-1].saved_so_far == pytest.approx(left_out / 800)
+    assert all(now.growth == 100 / now.kept for now in history)
+    assert all(now.noise <= 1 for now in history)
