@@ -97,10 +97,11 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         )
 
 
-def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
-    """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only."""
-    if indices.numel() == 0:
-        return
+def check_members(indices: Tensor, book: ScoreBook, epoch: int, ghost: Tensor | None = None) -> Tensor:
+    """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only.
+
+    Returns their weights. A rank's ghost has none, and may come.
+    """
     try:
         weights = book.weights.index_select(0, indices)
     except IndexError:
@@ -112,8 +113,9 @@ def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
                 "They are positions in the data set that train_data wraps.",
             )
         ) from None
-    if not weights.min().is_nonzero():
+    if not weights.min().is_nonzero() and (ghost is None or bool((weights == 0)[indices != ghost].any())):
         raise MisalignedError(_stranger(epoch))
+    return weights
 
 
 def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from . import checks, methods
 from .distributed import Ranks, agree, find, gather
 from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
-from .ledger import Pass
+from .ledger import Pass, Where
 from .methods import Method
 from .plan import Plan
 from .policies import Rounding
@@ -105,29 +105,36 @@ class Pruned(View):
             checks.check_score(score, loss)
         if loss.device != self._book.device:
             self.to(loss.device)
-        correction = 1.0
+        scores, correction = loss if score is None else score, 1.0
         if indices is None:
             run = self._open_pass("losses")
-            indices = run.take(loss.shape[0])
-            if indices.device != loss.device:
-                indices = indices.to(loss.device, non_blocking=True)
+            where = run.take(loss.shape[0])
+            if isinstance(where, range):
+                weights = run.note(where, scores)
+            else:
+                where = where.to(loss.device, non_blocking=True)
+                weights = self._book.weights.index_select(0, where)
+                self._book.record(where, scores)
             correction = run.correction(loss.shape[0])
         else:
-            self._check_indices(indices, loss)
+            weights = self._weights_of(indices, loss)
+            self._book.record(indices, scores)
             self._book.recorded.add_(loss.shape[0])
-        mean = (loss * self._book.record(indices, loss if score is None else score)).mean()
+        mean = (loss * weights).mean()
         return mean if correction == 1.0 else mean * correction
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
         if count is not None:
             checks.check_count("count", count, 1)
-        indices = self._open_pass("a skip").drop(count)
-        self._book.skip(indices.to(self._book.device, non_blocking=True))
+        run = self._open_pass("a skip")
+        self._leave_out(run, run.drop(count))
 
     @property
     def epoch(self) -> int:
         """The epoch the next batch belongs to."""
+        if self._alone:
+            self._settle()
         return self._epoch + self._finished()
 
     def plan(self) -> Plan:
@@ -163,7 +170,7 @@ class Pruned(View):
     @property
     def history(self) -> tuple[EpochReport, ...]:
         """One report for each epoch behind us; with ranks, up to the last one whose losses were exchanged."""
-        if find(self.group).world == 1:
+        if self._alone:
             self._settle()
         return tuple(self._reports)
 
@@ -195,6 +202,7 @@ class Pruned(View):
         self._leave_out_doubtful()
         running, done = None, 0
         if self._plan is not None and (self._before or self._done()):
+            self._hand_in()
             fresh = _saved(self._together())
             done = int(fresh.ne(UNSEEN).count_nonzero())
             table = _saved(self._plan.table) if self._plan.kept < self._plan.size else None
@@ -231,13 +239,22 @@ class Pruned(View):
         self._book.load(state["scores"], state["planned"])
         device = self._book.device
         if running is not None:
-            table = torch.ones(1).expand(state["size"]) if running["table"] is None else running["table"]
+            table = (
+                torch.ones(1, dtype=torch.float32).expand(state["size"])
+                if running["table"] is None
+                else running["table"]
+            )
             self._plan = Plan(self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True))
             self._book.begin(self._plan, self._scale(self._plan))
             self._book.fresh.copy_(running["fresh"])
             self._before = self._book.seen()
 
     # ---- epochs ------------------------------------------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        """No ranks to talk to, so an epoch can be settled whenever somebody asks."""
+        return self._ranks is None or self._ranks.world == 1
 
     @property
     def _running(self) -> Pass | None:
@@ -304,8 +321,7 @@ class Pruned(View):
         if self._pass is not None:
             self._pass.supersede()
         self._pass = run
-        if ranks.world > 1:
-            self._book.exclude(run.others)
+        run.open(self._book)
         return run
 
     def _meet_ranks(self) -> Ranks:
@@ -373,10 +389,19 @@ class Pruned(View):
         plan = self._plan
         assert plan is not None
         run = self._running
+        if run is None and find(self.group).world > 1:
+            raise RankError(
+                message(
+                    "a pass over train_data.sampler, which shares a plan out to the ranks",
+                    "losses of samples taken from plan() alone",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler.",
+                )
+            )
         self._leave_out_doubtful()
         came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
         if run is not None and run.ghost is not None:
-            came -= self._book.forget(run.ghost)
+            came -= run.taken == run.size or self._book.forget(run.ghost)
+        self._hand_in()
         checks.check_attribution(self._book, came, self._epoch)
         if run is not None and run.ranks.world > 1:
             self._book.fresh.copy_(self._together())
@@ -398,25 +423,36 @@ class Pruned(View):
     def _leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
         run = self._running
-        if run is not None and run.doubtful:
-            self._book.skip(torch.cat(run.doubtful).to(self._book.device))
-            run.doubtful.clear()
+        if run is not None:
+            while run.doubtful:
+                self._leave_out(run, run.doubtful.pop())
+
+    def _leave_out(self, run: Pass, where: Where) -> None:
+        if isinstance(where, range):
+            run.skip(where)
+        else:
+            self._book.skip(where.to(self._book.device, non_blocking=True))
+
+    def _hand_in(self) -> None:
+        if self._running is not None:
+            self._running.hand_in(self._book)
 
     def _scale(self, plan: Plan) -> float:
         """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
         return 1.0 if self.compensate == "loss" else plan.kept / plan.table.sum(dtype=torch.float64).item()
 
-    def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
+    def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
+        """The weights of samples the caller names, and whether it may name them."""
         checks.check_indices(indices, loss)
         if self._pass is not None and self._pass.taken and self._is_running(self._pass):
             raise MisalignedError(
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
-        if indices.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.plan()
-            ghost = None if self._running is None else self._running.ghost
-            checks.check_members(indices if ghost is None else indices[indices != ghost], self._book, self._epoch)
-        # elsewhere a look at the values would wait for the device: the end of the epoch has one
+        if indices.device.type != "cpu" or torch.compiler.is_compiling():
+            return self._book.weights.index_select(0, indices)  # a look at values would wait: the epoch's end has one
+        self.plan()
+        run = self._running
+        return checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
         return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them

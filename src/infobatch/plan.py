@@ -94,7 +94,7 @@ def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
 
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:
     """Every sample once, at weight 1."""
-    ones = torch.ones(1, device=generator.device).expand(size)
+    ones = torch.ones(1, dtype=torch.float32, device=generator.device).expand(size)
     return Plan(epoch, shuffled(size, generator).long(), ones)
 
 

@@ -23,9 +23,9 @@ class ScoreBook:
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
-        self.scores = torch.full((size,), torch.nan, device=device)
-        self.fresh = torch.full((size,), UNSEEN, device=device)
-        self.weights = torch.ones(size, device=device)
+        self.scores = torch.full((size,), torch.nan, dtype=torch.float32, device=device)
+        self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
+        self.weights = torch.ones(size, dtype=torch.float32, device=device)
         self.recorded = torch.zeros((), dtype=torch.int64, device=device)
         self.planned = 0
         """How many samples the plans of all finished epochs held together."""
@@ -61,12 +61,9 @@ class ScoreBook:
         """These samples are other ranks' business: their weight is 0 here."""
         self.weights.index_fill_(0, indices, 0.0)
 
-    def record(self, indices: Tensor, scores: Tensor) -> Tensor:
-        """Note the scores of these samples and return their weights. Nothing here waits for the device."""
-        weights = self.weights.index_select(0, indices)  # first: it refuses a bad index before anything is written
-        scores = scores.detach()
-        self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
-        return weights
+    def record(self, indices: Tensor, scores: Tensor) -> None:
+        """Note the scores of these samples. Nothing here waits for the device."""
+        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
 
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, indices, SKIPPED)
