@@ -382,8 +382,7 @@ class Pass:
             return True
         if self.taken or run._left == []:
             return False
-        same = run._left == self._first()  # then it does not matter whose they are
-        return run.epoch != self.epoch or not same
+        return run._left != self._first()  # the same samples: no matter whose they are
 
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""

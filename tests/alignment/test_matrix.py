@@ -383,6 +383,23 @@ def error_update_again(loop: Loop) -> None:
     _with_error(loop, 20, lambda loop, batch: loop.update(batch))
 
 
+def error_after_skip(loop: Loop) -> None:
+    """The batch before the lost one was skipped, so an update for it is wrong twice."""
+    _broken(loop, 20)
+    batches = loop.batches()
+    loop.update(next(batches))
+    batch = next(batches)
+    loop.skip()
+    try:
+        next(batches)
+    except OSError as error:
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        BROKEN.value = -1
+    loop.mark()
+    loop.update(batch)
+
+
 def error_new_pass(loop: Loop) -> None:
     _broken(loop, 20)
     try:
@@ -507,6 +524,16 @@ def two_at_once(loop: Loop) -> None:
     pair = torch.cat([value(next(batches)), value(next(batches))])
     loop.mark()
     loop.update(pair)
+
+
+def end_before_last_update(loop: Loop) -> None:
+    batches, count = loop.batches(), batches_in(loop)
+    for step in range(count):
+        batch = next(batches)
+        if step == count - 1:
+            loop.mark()
+            assert next(batches, None) is None
+        loop.update(batch)
 
 
 def zipped(loop: Loop) -> None:
@@ -833,6 +860,13 @@ row(
     "next pass",
 )
 row(
+    "a batch is skipped, the next cannot be read; the skipped one is updated",
+    error_after_skip,
+    "that update",
+    "that update",
+    "that update",
+)
+row(
     "a sample cannot be read; a new pass begins",
     error_new_pass,
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
@@ -901,6 +935,15 @@ row(
     in_part=True,
 )
 row("the losses of two batches in one update", two_at_once, "that update", "that update", "aligned", setups=ANY)
+row(
+    "the loader is asked for more before the last update, drop_last",
+    end_before_last_update,
+    "aligned",
+    "aligned",
+    "aligned",
+    options={"drop_last": True},
+    setups=ANY,
+)
 row("zip(loader, loader)", zipped, "next pass", "next pass", "next batch")
 row(
     "a loop over the loader inside a loop over it",
@@ -917,7 +960,7 @@ row(
 row("next(iter(loader)) inside the epoch", look_inside, "next pass", "next pass", "next batch")
 row("the same, and its iterator is kept", look_inside_kept, "next pass", "next pass", "next batch")
 row("a loop that reads one batch ahead", one_ahead, "next update", "next update", "aligned")
-AHEAD = {"options": {"lookahead": 1}, "setups": ANY, "after": one_ahead}
+AHEAD = {"options": {"lookahead": 1, "drop_last": True}, "setups": ANY, "after": one_ahead}
 row("lookahead=1, reads one ahead", one_ahead, "-", "aligned", "-", options={"lookahead": 1}, after=one_ahead)
 row("lookahead=1, ordinary loop", ordinary, "-", "next pass", "-", **AHEAD)
 row("lookahead=1, a middle batch left out, unsaid", _ahead(2, _leave), "-", "next update", "-", **AHEAD)
@@ -932,7 +975,7 @@ row(
     "-",
     "aligned",
     "-",
-    options={"lookahead": 2},
+    options={"lookahead": 2, "drop_last": True},
     setups=ANY,
     after=two_ahead,
     in_part=True,
@@ -943,7 +986,7 @@ row(
     "-",
     "next pass",
     "-",
-    options={"lookahead": 2},
+    options={"lookahead": 2, "drop_last": True},
     setups=ANY,
     after=two_ahead,
     in_part=True,
@@ -1129,9 +1172,8 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "2 workers, prefetch_factor=1": ({**WORKERS, "prefetch_factor": 1}, Numbers),
     "2 workers, prefetch_factor=4": ({**WORKERS, "prefetch_factor": 4}, Numbers),
     "persistent_workers": ({**WORKERS, "persistent_workers": True}, Numbers),
-    "2 workers by spawn": ({**WORKERS, "multiprocessing_context": "spawn"}, Numbers),
-    "a worker by spawn, persistent": (
-        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+    "2 workers by spawn, persistent": (
+        {**WORKERS, "multiprocessing_context": "spawn", "persistent_workers": True},
         Numbers,
     ),
     "drop_last": ({"drop_last": True}, Numbers),

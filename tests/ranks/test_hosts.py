@@ -49,7 +49,18 @@ def test_two_hosts_train_what_one_process_trains(hosts: None, tmp_path: Path) ->
     for number, (name, wire, _) in enumerate(HOSTS):
         launch = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={number}"]
         where = [f"--master-addr={HOSTS[0][2]}", "--master-port=29599"]
-        command = ["ip", "netns", "exec", name, sys.executable, *launch, *where, str(SCRIPT), str(runs), str(tmp_path)]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            name,
+            sys.executable,
+            *launch,
+            *where,
+            str(SCRIPT),
+            str(runs),
+            str(tmp_path),
+        ]
         env = {**os.environ, "GLOO_SOCKET_IFNAME": wire, "OMP_NUM_THREADS": "1"}
         started.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True))
     for process in started:
