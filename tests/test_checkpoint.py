@@ -102,3 +102,16 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 def test_a_missing_file_is_just_that(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         infobatch.load(tmp_path / "none.pt")
+
+
+def test_a_flipped_bit_in_a_tensor_is_found(tmp_path: Path) -> None:
+    """Torch writes a checksum of each tensor but does not look at it when it reads."""
+    path = tmp_path / "state.pt"
+    infobatch.save({"scores": torch.zeros(1000)}, path)
+    content = bytearray(path.read_bytes())
+    at = content.index(bytes(400)) + 100
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)["scores"].any(), "which torch itself lets pass"
+    with pytest.raises(infobatch.StateError, match=r"state\.pt, which cannot be read"):
+        infobatch.load(path)

@@ -13,10 +13,11 @@ PACKAGE = Path(infobatch.__file__).parent
 
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
-    ["errors", "reference"],
-    ["plan", "schedules", "ledger"],
-    ["scorebook", "telemetry", "sampler", "checkpoint"],
-    ["policies", "checks"],
+    ["errors", "reference", "order"],
+    ["plan", "schedules", "distributed"],
+    ["scorebook", "telemetry", "checkpoint"],
+    ["policies", "checks", "ledger"],
+    ["sampler"],
     ["methods", "views"],
     ["dataset"],
     ["loader", "pacing"],

@@ -184,3 +184,19 @@ def test_a_compiled_step_after_an_epoch_in_order() -> None:
         fast(skewed()[z], z)
     assert train_data.epoch == 2
     torch._dynamo.reset()
+
+
+def test_another_default_dtype_changes_nothing() -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.arange(40)), 3, delta=1.0)
+        for _ in range(3):
+            for (ids,) in infobatch.DataLoader(train_data, batch_size=8):
+                train_data.update(ids.double())
+        state = train_data.state_dict()
+    finally:
+        torch.set_default_dtype(before)
+    assert state["scores"].dtype == torch.float32
+    infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.arange(40)), 3, delta=1.0).load_state_dict(state)
+    assert torch.equal(train_data.scores, torch.arange(40).float())

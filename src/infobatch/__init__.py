@@ -14,6 +14,7 @@ from .errors import (
     InfoBatchWarning,
     InputError,
     MisalignedError,
+    RankError,
     StateError,
 )
 from .loader import DataLoader
@@ -35,6 +36,7 @@ __all__ = [
     "Paced",
     "Plan",
     "Pruned",
+    "RankError",
     "StateError",
     "load",
     "methods",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,15 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
     """Read a checkpoint; nothing in it is executed (``weights_only``)."""
+    with open(path, "rb"):
+        pass  # no such file, no permission: these speak for themselves
     try:
+        if zipfile.is_zipfile(path):  # torch writes checksums but does not read them
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise ValueError(f"{damaged} has changed since it was written")
         return torch.load(path, map_location=map_location, weights_only=True)
-    except OSError:
-        raise  # no such file, no permission: they speak for themselves
     except Exception as error:  # damaged bytes can raise anything
         raise StateError(
             message(

@@ -15,7 +15,19 @@ from .scorebook import ScoreBook
 from .telemetry import EpochReport
 
 FORMAT = 1
-FIELDS = {"format", "size", "method", "num_epochs", "seed", "epoch", "planned", "scores", "reports", "running"}
+FIELDS = {
+    "format",
+    "size",
+    "method",
+    "num_epochs",
+    "seed",
+    "epoch",
+    "planned",
+    "scores",
+    "reports",
+    "done",
+    "running",
+}
 
 
 def check_dataset(dataset: Any) -> None:
@@ -85,8 +97,11 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         )
 
 
-def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
-    """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only."""
+def check_members(indices: Tensor, book: ScoreBook, epoch: int, ghost: Tensor | None = None) -> Tensor:
+    """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only.
+
+    Returns their weights. A rank's ghost has none, and may come.
+    """
     try:
         weights = book.weights.index_select(0, indices)
     except IndexError:
@@ -98,8 +113,9 @@ def check_members(indices: Tensor, book: ScoreBook, epoch: int) -> None:
                 "They are positions in the data set that train_data wraps.",
             )
         ) from None
-    if not weights.min().is_nonzero():
+    if not weights.min().is_nonzero() and (ghost is None or bool((weights == 0)[indices != ghost].any())):
         raise MisalignedError(_stranger(epoch))
+    return weights
 
 
 def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
@@ -134,13 +150,19 @@ def check_state(state: Any, size: int, method: str) -> None:
         )
     if state["method"] != method:
         raise _refused(method, str(state["method"]), "Resume with the settings the run was begun with.")
-    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0)):
+    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):
         if not _is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
     _check_reports(state["reports"])
     _check_table(state["scores"], size)
     if torch.isinf(state["scores"]).any():
         raise _refused("finite scores", "infinite ones", "It is damaged.")
+    if (state["running"] is None) != (state["done"] == 0):
+        raise _refused(
+            f"the running epoch, of which {state['done']} samples are done",
+            "none of it",
+            "torch.distributed.checkpoint loads only what its reader has: use infobatch.integrations.dcp.Sharded.",
+        )
     if state["running"] is not None:
         _check_running(state["running"], size)
 

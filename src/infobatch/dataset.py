@@ -8,17 +8,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, message
-from .ledger import Pass
+from .distributed import Ranks, agree, find, gather
+from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
+from .ledger import Pass, Where
 from .methods import Method
 from .plan import Plan
 from .policies import Rounding
 from .sampler import PlanSampler
 from .schedules import Moment
-from .scorebook import ScoreBook
+from .scorebook import UNSEEN, ScoreBook
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
@@ -46,6 +48,7 @@ class Pruned(View):
         *,
         seed: int = 0,
         compensate: Compensate = "loss",
+        group: Any = None,
     ) -> None:
         checks.check_dataset(dataset)
         checks.check_count("num_epochs", num_epochs, 1)
@@ -68,6 +71,9 @@ class Pruned(View):
         self.compensate: Compensate = compensate
         self.paced = False
         """Whether ``infobatch.pace`` looks after this data set's learning rate."""
+        self.group = group
+        """The process group that shares the data; None for the default one, if any."""
+        self._ranks: Ranks | None = None
         self._book = ScoreBook(len(dataset))
         self._epoch = 0
         self._plan: Plan | None = None
@@ -78,7 +84,7 @@ class Pruned(View):
         """How many whole passes went by without a loss."""
         self._reports: list[EpochReport] = []
         self._warned = False
-        self._sampler = PlanSampler(self._begin, self._length)
+        self._sampler = PlanSampler(self._begin, self._length, lambda: (self.epoch, self._before + self._done()))
 
     # ---- what a training loop uses -----------------------------------------------------------------------
 
@@ -98,36 +104,56 @@ class Pruned(View):
         if score is not None:
             checks.check_score(score, loss)
         if loss.device != self._book.device:
-            self._move(loss.device)
+            self.to(loss.device)
+        scores, correction = loss if score is None else score, 1.0
         if indices is None:
-            indices = self._open_pass("losses").take(loss.shape[0])
-            if indices.device != loss.device:
-                indices = indices.to(loss.device, non_blocking=True)
+            run = self._open_pass("losses")
+            where = run.take(loss.shape[0])
+            if isinstance(where, range):
+                weights = run.note(where, scores)
+            else:
+                where = where.to(loss.device, non_blocking=True)
+                weights = self._book.weights.index_select(0, where)
+                self._book.record(where, scores)
+            correction = run.correction(loss.shape[0])
         else:
-            self._check_indices(indices, loss)
+            weights = self._weights_of(indices, loss)
+            self._book.record(indices, scores)
             self._book.recorded.add_(loss.shape[0])
-        return (loss * self._book.record(indices, loss if score is None else score)).mean()
+        mean = (loss * weights).mean()
+        return mean if correction == 1.0 else mean * correction
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
         if count is not None:
             checks.check_count("count", count, 1)
-        indices = self._open_pass("a skip").drop(count)
-        self._book.skip(indices.to(self._book.device, non_blocking=True))
+        run = self._open_pass("a skip")
+        self._leave_out(run, run.drop(count))
 
     @property
     def epoch(self) -> int:
         """The epoch the next batch belongs to."""
-        self._roll()
-        return self._epoch
+        if self._alone:
+            self._settle()
+        return self._epoch + self._finished()
 
     def plan(self) -> Plan:
         """The plan of the current epoch, or of the coming one once the last batch has had its update."""
-        self._roll()
+        self._settle()
         if self._plan is None:
             self._plan = self.method.draw(self._book, Moment(self._epoch, self.num_epochs), self.seed)
             self._book.begin(self._plan, self._scale(self._plan))
         return self._plan
+
+    def to(self, device: torch.device | str) -> Pruned:
+        """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
+        device = torch.device(device)
+        self._book.to(device)
+        if self._plan is not None:
+            self._plan = self._plan.to(device)
+        if self._pass is not None:
+            self._pass.to(device)
+        return self
 
     def full(self) -> FullView:
         """An unpruned view for passes that are no training."""
@@ -138,21 +164,28 @@ class Pruned(View):
     @property
     def scores(self) -> Tensor:
         """A copy of the scores, one a sample; NaN where nothing is known yet."""
-        self._roll()
+        self._settle()
         return self._book.scores.clone()
 
     @property
     def history(self) -> tuple[EpochReport, ...]:
-        """One report for each epoch behind us."""
-        self._roll()
+        """One report for each epoch behind us; with ranks, up to the last one whose losses were exchanged."""
+        if self._alone:
+            self._settle()
         return tuple(self._reports)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to."""
-        plan, run = self.plan(), self._running
-        total = plan.kept if run is None else self._before + run.total
-        return self._epoch, self._before + self._done(), total
+        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to.
+
+        With ranks: of this rank's part, and (epoch, 0, 1) while the coming plan waits for the others' losses.
+        """
+        world = find(self.group).world
+        if world > 1 and (self._plan is None or self._finished()):
+            return self.epoch, 0, 1
+        left = self.plan().kept - self._before
+        run, before = self._running, -(-self._before // world)
+        return self._epoch, before + self._done(), before + (left if run is None else run.total)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -160,17 +193,20 @@ class Pruned(View):
         """Everything needed to go on from here, as plain tensors, numbers and text.
 
         The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and
-        random numbers are not.
+        random numbers are not. With ranks, for all of them or none: it brings their losses together. The result is
+        the same on each, for any number of ranks to go on from.
         """
-        self._roll()
+        if get_worker_info() is not None:
+            return {}  # some loaders ask the copies in their workers, which know nothing
+        self._settle()
         self._leave_out_doubtful()
-        running = None
+        running, done = None, 0
         if self._plan is not None and (self._before or self._done()):
-            running = {
-                "indices": _saved(self._plan.indices),
-                "table": _saved(self._plan.table) if self._plan.kept < self._plan.size else None,
-                "fresh": _saved(self._book.fresh),
-            }
+            self._hand_in()
+            fresh = _saved(self._together())
+            done = int(fresh.ne(UNSEEN).count_nonzero())
+            table = _saved(self._plan.table) if self._plan.kept < self._plan.size else None
+            running = {"indices": _saved(self._plan.indices), "table": table, "fresh": fresh}
         return {
             "format": checks.FORMAT,
             "size": self._book.size,
@@ -181,6 +217,7 @@ class Pruned(View):
             "planned": self._book.planned,
             "scores": _saved(self._book.scores),
             "reports": [asdict(report) for report in self._reports],
+            "done": done,
             "running": running,
         }
 
@@ -189,6 +226,8 @@ class Pruned(View):
 
         The seed comes with it; ``num_epochs`` stays as promised here. Checked as a whole before anything changes.
         """
+        if get_worker_info() is not None:
+            return
         checks.check_state(state, self._book.size, repr(self.method))
         running = state["running"]
         if self._pass is not None:
@@ -196,18 +235,26 @@ class Pruned(View):
         self.seed, self._epoch = state["seed"], state["epoch"]
         self._plan, self._pass, self._before, self._idle = None, None, 0, 0
         self._reports = [EpochReport(**report) for report in state["reports"]]
+        self._ranks = None
+        self._book.load(state["scores"], state["planned"])
         device = self._book.device
-        self._book = ScoreBook(state["size"], device)
-        self._book.scores.copy_(state["scores"])
-        self._book.planned = state["planned"]
         if running is not None:
-            table = torch.ones(1).expand(state["size"]) if running["table"] is None else running["table"]
+            table = (
+                torch.ones(1, dtype=torch.float32).expand(state["size"])
+                if running["table"] is None
+                else running["table"]
+            )
             self._plan = Plan(self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True))
             self._book.begin(self._plan, self._scale(self._plan))
             self._book.fresh.copy_(running["fresh"])
             self._before = self._book.seen()
 
     # ---- epochs ------------------------------------------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        """No ranks to talk to, so an epoch can be settled whenever somebody asks."""
+        return self._ranks is None or self._ranks.world == 1
 
     @property
     def _running(self) -> Pass | None:
@@ -217,7 +264,7 @@ class Pruned(View):
     def _is_running(self, run: Pass) -> bool:
         """Also where the epoch of that pass is through and nobody has asked since."""
         if not torch.compiler.is_compiling():
-            self._roll()
+            self._settle()
         return run.epoch == self._epoch
 
     def _open_pass(self, came: str) -> Pass:
@@ -234,7 +281,8 @@ class Pruned(View):
 
     def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
         """A pass begins. Called by the sampler at its first step."""
-        self._roll()
+        ranks = self._meet_ranks()
+        self._settle()
         last = self._running
         if last is not None and self._done():
             last.check_end()
@@ -269,39 +317,94 @@ class Pruned(View):
             )
             self.paced = True
         remaining = self._book.unseen(plan.indices) if self._before else plan.indices
-        run = Pass(self._epoch, remaining, self._sampler, loader, self._pass)
+        run = Pass(self._epoch, remaining, self._sampler, loader, self._pass, ranks)
         if self._pass is not None:
             self._pass.supersede()
         self._pass = run
+        run.open(self._book)
         return run
+
+    def _meet_ranks(self) -> Ranks:
+        """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
+        ranks, known = find(self.group), self._ranks
+        if known is None:
+            facts = {
+                "length of the data set": self._book.size,
+                "method": repr(self.method),
+                "num_epochs": self.num_epochs,
+                "seed": self.seed,
+                "compensate": self.compensate,
+                "epoch": self._epoch,
+                "number of samples done in it": self._before,
+                "sum of scores": float(self._book.scores.nansum(dtype=torch.float64)),
+            }
+            agree(ranks, facts)
+            self._ranks = ranks
+        elif (ranks.rank, ranks.world) != (known.rank, known.world):
+            raise RankError(
+                message(
+                    f"{known}, as in the passes before",
+                    str(ranks),
+                    "Ranks may change between processes: save a state_dict, restart, and load it.",
+                )
+            )
+        return ranks
 
     def _length(self) -> int:
         if self._pass is not None and not self._pass.over:
             return self._pass.size
-        return self.plan().kept - self._before
+        return -(-(self.plan().kept - self._before) // find(self.group).world)
 
     def _done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
         run = self._running
         return (run.taken if run is not None else 0) or int(self._book.recorded)
 
-    def _roll(self) -> None:
-        """Move on if the last batch of the running epoch has had its update."""
+    def _finished(self) -> bool:
+        """The last batch of the running epoch has had its update."""
         if self._plan is None:
-            return
+            return False
         run = self._running
         left = self._plan.kept - self._before if run is None else run.total
-        if self._done() >= left or (run is not None and run.finished):
+        return self._done() >= left or (run is not None and run.finished)
+
+    def _settle(self) -> None:
+        """Move on if the running epoch is finished. With ranks this is where they talk."""
+        if self._finished():
             self._close()
+
+    def _together(self) -> Tensor:
+        """This epoch's losses of all ranks."""
+        run = self._running
+        if run is None or run.ranks.world == 1:
+            return self._book.fresh
+        parts = self._book.fresh.index_select(0, run.indices)
+        if run.ghost is not None:
+            parts[-1] = UNSEEN
+        whole = gather(run.ranks, parts, run.remaining.numel())
+        return self._book.fresh.index_copy(0, run.remaining, whole)
 
     def _close(self) -> None:
         """The epoch is over: its losses become the scores."""
         plan = self._plan
         assert plan is not None
         run = self._running
+        if run is None and find(self.group).world > 1:
+            raise RankError(
+                message(
+                    "a pass over train_data.sampler, which shares a plan out to the ranks",
+                    "losses of samples taken from plan() alone",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler.",
+                )
+            )
         self._leave_out_doubtful()
         came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
+        if run is not None and run.ghost is not None:
+            came -= run.taken == run.size or self._book.forget(run.ghost)
+        self._hand_in()
         checks.check_attribution(self._book, came, self._epoch)
+        if run is not None and run.ranks.world > 1:
+            self._book.fresh.copy_(self._together())
         now = report(plan, self._book.scores, self._book.planned)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
@@ -320,37 +423,36 @@ class Pruned(View):
     def _leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
         run = self._running
-        if run is not None and run.doubtful:
-            self._book.skip(torch.cat(run.doubtful).to(self._book.device))
-            run.doubtful.clear()
+        if run is not None:
+            while run.doubtful:
+                self._leave_out(run, run.doubtful.pop())
+
+    def _leave_out(self, run: Pass, where: Where) -> None:
+        if isinstance(where, range):
+            run.skip(where)
+        else:
+            self._book.skip(where.to(self._book.device, non_blocking=True))
+
+    def _hand_in(self) -> None:
+        if self._running is not None:
+            self._running.hand_in(self._book)
 
     def _scale(self, plan: Plan) -> float:
         """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
         return 1.0 if self.compensate == "loss" else plan.kept / plan.table.sum(dtype=torch.float64).item()
 
-    def _move(self, device: torch.device) -> None:
-        """Scores live where the losses live."""
-        self._book.to(device)
-        if self._plan is not None:
-            plan = self._plan
-            self._plan = Plan(
-                plan.epoch,
-                plan.indices.to(device, non_blocking=True),
-                plan.table.to(device, non_blocking=True),
-            )
-        if self._pass is not None:
-            self._pass.indices = self._pass.indices.to(device, non_blocking=True)
-
-    def _check_indices(self, indices: Tensor, loss: Tensor) -> None:
+    def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
+        """The weights of samples the caller names, and whether it may name them."""
         checks.check_indices(indices, loss)
         if self._pass is not None and self._pass.taken and self._is_running(self._pass):
             raise MisalignedError(
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
-        if indices.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.plan()
-            checks.check_members(indices, self._book, self._epoch)
-        # elsewhere a look at the values would wait for the device: the end of the epoch has one
+        if indices.device.type != "cpu" or torch.compiler.is_compiling():
+            return self._book.weights.index_select(0, indices)  # a look at values would wait: the epoch's end has one
+        self.plan()
+        run = self._running
+        return checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
         return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them
@@ -391,6 +493,7 @@ class InfoBatch(Pruned):
         rescale: bool = True,
         rounding: Rounding = "exact",
         compensate: Compensate = "loss",
+        group: Any = None,
     ) -> None:
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
@@ -404,7 +507,7 @@ class InfoBatch(Pruned):
                     "Leave these two at their defaults, or leave saving out.",
                 )
             )
-        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate)
+        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate, group=group)
 
 
 def _saved(tensor: Tensor) -> Tensor:

@@ -25,6 +25,10 @@ class StateError(InfoBatchError, ValueError):
     """A checkpoint that cannot be loaded here. Nothing was changed."""
 
 
+class RankError(InfoBatchError, RuntimeError):
+    """The ranks do not fit together: different settings, a missing group, a rank that did not come."""
+
+
 class InfoBatchWarning(UserWarning):
     """Training goes on, but something deserves a look."""
 

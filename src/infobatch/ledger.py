@@ -9,6 +9,9 @@ A loss arrives as a bare vector, and a loader fetches ahead, so someone must kno
 * ``infobatch.DataLoader`` brings each batch's indices along (``deliver``).
 * The caller carries them; then nothing is taken from here.
 
+Where batches come in the order of the plan, a ``range`` of places in it says whose losses these are, and weights and
+losses lie there side by side; otherwise it is a tensor of indices.
+
 Losses may come in parts of a batch. Whether a part was right shows when the batch is complete: until then it is
 ``unsure``, and when the rest never comes it is ``doubtful`` and must not become a score.
 """
@@ -27,9 +30,13 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .distributed import Ranks, ghosts, share
 from .errors import MisalignedError, message
+from .scorebook import SKIPPED, UNSEEN, ScoreBook
 
 CHUNK = 1 << 16
+ALONE = Ranks()
+Where = range | Tensor
 ONE_ITERATOR = "one open iterator over the training data"
 ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that are no training use .full()."
 
@@ -40,21 +47,30 @@ class Pass:
     def __init__(
         self,
         epoch: int,
-        indices: Tensor,
+        remaining: Tensor,
         sampler: Sampler[int],
         loader: _BaseDataLoaderIter | None,
         last: Pass | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.epoch = epoch
-        self.indices = indices
-        self.size = indices.numel()
+        self.remaining = remaining
+        """What is left of the plan, for all ranks together."""
+        self.ranks = ranks
+        self.indices = share(remaining, ranks)
+        """This rank's part of it."""
+        self.size = self.indices.numel()
+        self._ghosts = ghosts(remaining.numel(), ranks.world)
+        self._host = self.indices.cpu()
+        self.weights = self.indices.new_empty(0, dtype=torch.float32)
+        self.losses = torch.full_like(self.indices, UNSEEN, dtype=torch.float32)
         self.total = self.size
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
         self.superseded = False
         self.closed = False
-        self.unsure: list[Tensor] = []
-        self.doubtful: list[Tensor] = []
+        self.unsure: list[Where] = []
+        self.doubtful: list[Where] = []
 
         self._chunk: list[int] = []
         self._hand: Iterator[int] = iter(())
@@ -64,7 +80,9 @@ class Pass:
         self.carried = False
         self.lookahead = 0
         self.exhausted = False
-        self.waiting: deque[Tensor] = deque()
+        self.waiting: deque[Where] = deque()
+        self._next: int | None = 0
+        """Where the plan goes on, as long as batches come in its order."""
 
         self.batch_size = 1
         self.holder: weakref.ref[Any] | None = None
@@ -90,7 +108,7 @@ class Pass:
     def hand_out(self) -> Iterator[Iterator[int]]:
         """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
-            for chunk in torch.split(self.indices.cpu(), CHUNK):
+            for chunk in torch.split(self._host, CHUNK):
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
@@ -125,16 +143,69 @@ class Pass:
         return self._loader is not None and self._loader() is iterator
 
     def deliver(self, indices: Tensor) -> None:
+        if self._next is not None:
+            ahead = range(self._next, self._next + indices.numel())
+            if torch.equal(self._host[ahead.start : ahead.stop], indices):
+                self._next = ahead.stop
+                self.waiting.append(ahead)
+                return
+            self._next = None  # out of the plan's order from here on
         self.waiting.append(indices)
 
     def latest(self) -> Tensor:
         """What a loader of single samples delivered last. Counts those lost to an error, too."""
         batches = self._delivered()
-        return self.indices[batches - 1 : batches]
+        return self._host[batches - 1 : batches]
+
+    # ---- weights and losses, in the order of the plan ----------------------------------------------------
+
+    def open(self, book: ScoreBook) -> None:
+        if self.ranks.world > 1:
+            book.exclude(self.others)
+        self.weights = book.weights.index_select(0, self.indices)
+
+    def note(self, where: range, scores: Tensor) -> Tensor:
+        """Write the scores down and return the weights."""
+        self.losses[where.start : where.stop].copy_(scores.detach())
+        return self.weights[where.start : where.stop]
+
+    def skip(self, where: range) -> None:
+        self.losses[where.start : where.stop] = SKIPPED
+
+    def hand_in(self, book: ScoreBook) -> None:
+        """What was noted here goes into the book. May be done again."""
+        if self.ghost is not None:
+            self.losses[-1] = UNSEEN
+        seen = self.losses != UNSEEN
+        book.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
+
+    def to(self, device: torch.device) -> None:
+        for name in ("remaining", "indices", "weights", "losses"):
+            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
+
+    # ---- ranks -------------------------------------------------------------------------------------------
+
+    @property
+    def ghost(self) -> Tensor | None:
+        """The sample this rank repeats without weight, to be as long as the others; or None."""
+        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
+
+    @property
+    def others(self) -> Tensor:
+        """What other ranks take."""
+        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
+        return self.remaining[position % self.ranks.world != self.ranks.rank]
+
+    def correction(self, count: int) -> float:
+        """What makes the mean over ranks of the last ``count`` losses a mean over samples: ghosts are not counted."""
+        if not self._ghosts or self.taken < self.size:
+            return 1.0
+        together = count * self.ranks.world
+        return together / (together - self._ghosts)
 
     # ---- taking back -------------------------------------------------------------------------------------
 
-    def take(self, count: int) -> Tensor:
+    def take(self, count: int) -> Where:
         """The samples that the next ``count`` losses belong to."""
         if self._reused or self._older:
             self._check_older()
@@ -150,14 +221,14 @@ class Pass:
         self.taken += count
         return indices
 
-    def drop(self, count: int | None) -> Tensor:
+    def drop(self, count: int | None) -> Where:
         """The samples of the oldest batch that waits, or its first ``count``: they will get no loss."""
         if self._reused or self._older:
             self._check_older()
         if self.carried:
             if not self.waiting:
                 raise MisalignedError(_nothing_waits(count))
-            indices, rest = self._from_front(self.waiting[0].numel() if count is None else count)
+            indices, rest = self._from_front(len(self.waiting[0]) if count is None else count)
         else:
             batches = self._delivered()
             left = self._in_front(batches)
@@ -167,7 +238,7 @@ class Pass:
             self._looked = (batches, self._yielded())
         if not rest:
             self.unsure.clear()
-        self.taken += indices.numel()
+        self.taken += len(indices)
         return indices
 
     def _check_waiting(self, count: int) -> None:
@@ -181,17 +252,17 @@ class Pass:
             raise MisalignedError(
                 message(
                     f"{expected} delivered batch(es) waiting for losses at an update",
-                    f"{waiting} (the oldest still lacks {self.waiting[0].numel()} losses)",
+                    f"{waiting} (the oldest still lacks {len(self.waiting[0])} losses)",
                     "A batch you leave out wants train_data.skip(); a loop that reads ahead wants "
                     "infobatch.DataLoader(..., lookahead=n); a collate_fn must not drop samples.",
                 )
             )
 
-    def _from_front(self, count: int) -> tuple[Tensor, int]:
+    def _from_front(self, count: int) -> tuple[Where, int]:
         front = self.waiting[0]
-        rest = front.numel() - count
+        rest = len(front) - count
         if rest < 0:
-            raise MisalignedError(_too_many(count, front.numel()))
+            raise MisalignedError(_too_many(count, len(front)))
         if rest == 0:
             return self.waiting.popleft(), 0
         self.waiting[0] = front[count:]
@@ -219,10 +290,10 @@ class Pass:
         self._looked = (batches, yielded)
         return left
 
-    def _from_plan(self, count: int, left: int) -> tuple[Tensor, int]:
+    def _from_plan(self, count: int, left: int) -> tuple[Where, int]:
         if count > left:
             raise MisalignedError(_too_many(count, left))
-        return self.indices[self.taken : self.taken + count], left - count
+        return range(self.taken, self.taken + count), left - count
 
     def _delivered(self) -> int:
         """How many batches the stock loader has delivered, those lost to an error included."""
@@ -311,8 +382,7 @@ class Pass:
             return True
         if self.taken or run._left == []:
             return False
-        front = self.waiting[0] if self.carried and self.waiting else self.indices[: self.batch_size]
-        return run._left != front.tolist()  # the same samples: no matter whose they are
+        return run._left != self._first()  # the same samples: no matter whose they are
 
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
@@ -326,9 +396,13 @@ class Pass:
             return []
         if not look or self.taken:
             return None
-        first = self.waiting[0] if self.carried else self.indices[: self.batch_size]
-        indices: list[int] = first.tolist()
-        return indices
+        return self._first()
+
+    def _first(self) -> list[int]:
+        """The samples of the batch that waits first."""
+        where: Where = self.waiting[0] if self.carried and self.waiting else range(self.batch_size)
+        samples: list[int] = (where if isinstance(where, Tensor) else self._host[where.start : where.stop]).tolist()
+        return samples
 
     # ---- ends --------------------------------------------------------------------------------------------
 
@@ -356,12 +430,13 @@ class Pass:
 
     def release(self) -> None:
         """The epoch is closed: its indices are not asked for any more."""
-        self.indices = self.indices.new_empty(0)
+        self.indices = self.remaining = self._host = self._host.new_empty(0)
+        self.weights = self.losses = self.weights.new_empty(0)
 
     def check_end(self) -> None:
         """At the end of a pass: no batch may have got a part of its losses."""
         if self.unsure:
-            some = sum(indices.numel() for indices in self.unsure)
+            some = sum(len(indices) for indices in self.unsure)
             self._doubt()
             raise MisalignedError(
                 message(
@@ -381,7 +456,7 @@ class Pass:
         self._lead = self._workers * asking._prefetch_factor if self._workers else 0
         batches = asking._index_sampler
         inner = batches
-        if type(batches) is BatchSampler:
+        if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
             inner = batches.sampler
             self.batch_size = batches.batch_size
             if batches.drop_last:
@@ -389,6 +464,8 @@ class Pass:
         self._unseen = "" if inner is sampler else f"a {type(inner).__name__} around it"
         if self._workers and not getattr(asking, "_in_order", True):
             self._unseen = "in_order=False"
+        if getattr(asking, "_snapshot_interval", 1) > 1:  # torchdata: a resumed loader drops batches unseen
+            self._unseen = "snapshot_every_n_steps above 1"
 
 
 def asking_loader() -> _BaseDataLoaderIter | None:

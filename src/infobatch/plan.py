@@ -61,6 +61,9 @@ class Plan:
             squares = squares + block.double().square().sum()
         return float(total.square() / squares)
 
+    def to(self, device: torch.device) -> Plan:
+        return Plan(self.epoch, self.indices.to(device, non_blocking=True), self.table.to(device, non_blocking=True))
+
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"
 
@@ -91,7 +94,7 @@ def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
 
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:
     """Every sample once, at weight 1."""
-    ones = torch.ones(1, device=generator.device).expand(size)
+    ones = torch.ones(1, dtype=torch.float32, device=generator.device).expand(size)
     return Plan(epoch, shuffled(size, generator).long(), ones)
 
 

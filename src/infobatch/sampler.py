@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .errors import StateError, message
 from .ledger import Pass, asking_loader
 
 
@@ -16,9 +18,15 @@ class PlanSampler(Sampler[int]):
     Torch calls ``iter`` on a sampler more often than it walks it, so nothing happens before the first ``next``.
     """
 
-    def __init__(self, begin: Callable[[_BaseDataLoaderIter | None], Pass], length: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        begin: Callable[[_BaseDataLoaderIter | None], Pass],
+        length: Callable[[], int],
+        where: Callable[[], tuple[int, int]],
+    ) -> None:
         self._begin = begin
         self._length = length
+        self._where = where
 
     def __iter__(self) -> Iterator[int]:
         run = self._begin(asking_loader())
@@ -27,3 +35,23 @@ class PlanSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self._length()
+
+    def state_dict(self) -> dict[str, Any]:
+        """For loaders that save their sampler's state: where training is, to be checked on the way back.
+
+        The position itself comes back with ``train_data.load_state_dict``. A loader with workers asks for this when
+        it sends a batch off, before anyone knows its losses.
+        """
+        epoch, done = self._where()
+        return {"epoch": epoch, "done": done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        epoch, done = self._where()
+        if (epoch, done) < (state["epoch"], state["done"]):
+            raise StateError(
+                message(
+                    f"train_data at epoch {state['epoch']} with at least {state['done']} samples done",
+                    f"epoch {epoch} with {done}",
+                    "Save and load train_data.state_dict() beside the loader's, and load it first.",
+                )
+            )

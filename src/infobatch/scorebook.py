@@ -23,9 +23,9 @@ class ScoreBook:
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
-        self.scores = torch.full((size,), torch.nan, device=device)
-        self.fresh = torch.full((size,), UNSEEN, device=device)
-        self.weights = torch.ones(size, device=device)
+        self.scores = torch.full((size,), torch.nan, dtype=torch.float32, device=device)
+        self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
+        self.weights = torch.ones(size, dtype=torch.float32, device=device)
         self.recorded = torch.zeros((), dtype=torch.int64, device=device)
         self.planned = 0
         """How many samples the plans of all finished epochs held together."""
@@ -42,6 +42,13 @@ class ScoreBook:
         for name in ("scores", "fresh", "weights", "recorded"):
             setattr(self, name, getattr(self, name).to(device, non_blocking=True))
 
+    def load(self, scores: Tensor, planned: int) -> None:
+        """Start from these scores, with nothing seen."""
+        self.scores.copy_(scores)
+        self.fresh.fill_(UNSEEN)
+        self.recorded.zero_()
+        self.planned = planned
+
     def begin(self, plan: Plan, scale: float = 1.0) -> None:
         """Open an epoch: its weights in, nothing seen yet."""
         self.weights.copy_(plan.table)
@@ -50,12 +57,13 @@ class ScoreBook:
         self.fresh.fill_(UNSEEN)
         self.recorded.zero_()
 
-    def record(self, indices: Tensor, scores: Tensor) -> Tensor:
-        """Note the scores of these samples and return their weights. Nothing here waits for the device."""
-        weights = self.weights.index_select(0, indices)  # first: it refuses a bad index before anything is written
-        scores = scores.detach()
-        self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
-        return weights
+    def exclude(self, indices: Tensor) -> None:
+        """These samples are other ranks' business: their weight is 0 here."""
+        self.weights.index_fill_(0, indices, 0.0)
+
+    def record(self, indices: Tensor, scores: Tensor) -> None:
+        """Note the scores of these samples. Nothing here waits for the device."""
+        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
 
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, indices, SKIPPED)
@@ -63,6 +71,12 @@ class ScoreBook:
     def unseen(self, indices: Tensor) -> Tensor:
         """Those of ``indices`` that still wait, in their order."""
         return indices[self.fresh.index_select(0, indices) == UNSEEN]
+
+    def forget(self, index: Tensor) -> int:
+        """Take one sample's mark back; returns whether there was one."""
+        marked = int(self.fresh[index] != UNSEEN)
+        self.fresh[index] = UNSEEN
+        return marked
 
     def seen(self) -> int:
         return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))

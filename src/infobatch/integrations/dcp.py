@@ -1,0 +1,62 @@
+"""torch.distributed.checkpoint: each rank writes its part of the state, any number of ranks reads it back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from ..dataset import Pruned
+from ..distributed import find
+
+
+class Sharded:
+    """A pruned data set for ``torch.distributed.checkpoint``: each rank writes its part, any number of ranks reads.
+
+    ``dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder)`` and ``dcp.load`` with the same. That
+    library fills the tensors its reader already has, so the state has one shape here, in an epoch and between two.
+    """
+
+    def __init__(self, train_data: Pruned) -> None:
+        self.train_data = train_data
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.train_data.state_dict()
+        size, running = state["size"], state.pop("running") or {}
+        tables = {"scores": state.pop("scores")}
+        for name in ("table", "fresh"):
+            value = running.get(name)
+            tables[name] = torch.ones(size) if value is None else value
+        order = torch.full((size,), -1)
+        kept = running.get("indices", order[:0])
+        order[: kept.numel()] = kept
+        return {
+            "facts": json.dumps(state),
+            **{name: self._shard(table) for name, table in {**tables, "order": order}.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        facts = json.loads(state["facts"])
+        whole = {name: _whole(state[name]) for name in ("scores", "table", "fresh", "order")}
+        running = None
+        if facts["done"]:
+            indices = whole["order"][whole["order"] >= 0]
+            running = {"indices": indices, "table": whole["table"], "fresh": whole["fresh"]}
+        self.train_data.load_state_dict({**facts, "scores": whole["scores"], "running": running})
+
+    def _shard(self, tensor: Tensor) -> Tensor:
+        ranks = find(self.train_data.group)
+        if ranks.world == 1:
+            return tensor
+        group: Any = ranks.group if ranks.group is not None else dist.group.WORLD
+        mesh = DeviceMesh.from_group(group, "cpu")
+        return distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,69 @@
+"""torch.distributed.checkpoint: parts written by two ranks, read by one and by three, in the middle of an epoch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import infobatch
+from infobatch.errors import StateError
+
+SCRIPT = Path(__file__).with_name("dcp_run.py")
+
+
+def start(world: int, what: str, folder: Path, out: Path) -> list[Any]:
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+    done = subprocess.run(
+        [sys.executable, *launch, str(SCRIPT), what, str(folder), str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [torch.load(f"{out}.{rank}", weights_only=True) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("dcp")
+    return folder / "checkpoint", start(2, "save", folder / "checkpoint", folder / "out")
+
+
+def test_each_rank_writes_its_part(saved: Any) -> None:
+    folder, _ = saved
+    parts = sorted(path.name for path in folder.glob("*.distcp"))
+    assert len(parts) == 2
+    sizes = [(folder / part).stat().st_size for part in parts]
+    assert max(sizes) < 3 * min(sizes)
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_resharded_on_load(saved: Any, tmp_path: Path, world: int) -> None:
+    folder, before = saved
+    after = start(world, "load", folder, tmp_path / "out")
+    plan = before[0]["state"]["running"]["indices"].tolist()
+    done = [i for both in zip(*(rank["seen"] for rank in before), strict=True) for _, ids in both for i in ids]
+    epoch_2 = [ids for rank in after for epoch, ids in rank["seen"] if epoch == 2]
+    rest = {i for ids in epoch_2 for i in ids}
+    done_in_2 = set(done[-4 * 4 :])
+    assert done_in_2 | rest == set(plan)
+    ghost = {plan[16]} if len(plan) % world else set()
+    assert done_in_2 & rest <= ghost
+    for rank in after:
+        assert torch.equal(rank["scores"], torch.arange(50) + 0.25)
+        assert torch.equal(rank["plan"], after[0]["plan"])
+
+
+def test_the_state_itself_is_not_for_dcp(saved: Any) -> None:
+    """dcp fills what its reader has; a reader between epochs has no running part, and that must not go unnoticed."""
+    _, before = saved
+    train = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.arange(50)), 6, seed=5)
+    with pytest.raises(StateError, match=r"dcp\.Sharded"):
+        train.load_state_dict({**before[0]["state"], "running": None})
