@@ -80,6 +80,8 @@ class Pruned(View):
         self._pass: Pass | None = None
         self._before = 0
         """How many samples of the running epoch had come back before this process took it up."""
+        self._named = 0
+        """How many samples came back by name; those counted on a device are in ``_book.recorded``."""
         self._idle = 0
         """How many whole passes went by without a loss."""
         self._reports: list[EpochReport] = []
@@ -119,8 +121,7 @@ class Pruned(View):
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
-            self._book.recorded.add_(loss.shape[0])
-        mean = (loss * weights).mean()
+        mean = _weighted_mean(loss, weights)
         return mean if correction == 1.0 else mean * correction
 
     def skip(self, count: int | None = None) -> None:
@@ -233,7 +234,7 @@ class Pruned(View):
         if self._pass is not None:
             self._pass.supersede()
         self.seed, self._epoch = state["seed"], state["epoch"]
-        self._plan, self._pass, self._before, self._idle = None, None, 0, 0
+        self._plan, self._pass, self._before, self._named, self._idle = None, None, 0, 0, 0
         self._reports = [EpochReport(**report) for report in state["reports"]]
         self._ranks = None
         self._book.load(state["scores"], state["planned"])
@@ -358,7 +359,7 @@ class Pruned(View):
     def _done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
         run = self._running
-        return (run.taken if run is not None else 0) or int(self._book.recorded)
+        return (run.taken if run is not None else 0) or self._named or int(self._book.recorded)
 
     def _finished(self) -> bool:
         """The last batch of the running epoch has had its update."""
@@ -398,7 +399,7 @@ class Pruned(View):
                 )
             )
         self._leave_out_doubtful()
-        came = self._before + (0 if run is None else run.taken) + int(self._book.recorded)
+        came = self._before + (0 if run is None else run.taken) + self._named + int(self._book.recorded)
         if run is not None and run.ghost is not None:
             came -= run.taken == run.size or self._book.forget(run.ghost)
         self._hand_in()
@@ -409,7 +410,7 @@ class Pruned(View):
         not_finite = self._book.merge()
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
-        self._epoch, self._plan, self._before, self._idle = self._epoch + 1, None, 0, 0
+        self._epoch, self._plan, self._before, self._named, self._idle = self._epoch + 1, None, 0, 0, 0
         if run is not None:
             run.release()
         if not_finite:
@@ -449,10 +450,13 @@ class Pruned(View):
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
+            self._book.recorded.add_(loss.shape[0])  # counted where a captured graph counts, too
             return self._book.weights.index_select(0, indices)  # a look at values would wait: the epoch's end has one
         self.plan()
         run = self._running
-        return checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)
+        weights = checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)
+        self._named += loss.shape[0]
+        return weights
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
         return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them
@@ -508,6 +512,12 @@ class InfoBatch(Pruned):
                 )
             )
         super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate, group=group)
+
+
+def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:
+    if loss.device.type == "cpu" and loss.dtype == weights.dtype:
+        return torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
+    return (loss * weights).mean()
 
 
 def _saved(tensor: Tensor) -> Tensor:

@@ -63,7 +63,8 @@ class ScoreBook:
 
     def record(self, indices: Tensor, scores: Tensor) -> None:
         """Note the scores of these samples. Nothing here waits for the device."""
-        self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
+        scores = scores.detach()
+        self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
 
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, indices, SKIPPED)
