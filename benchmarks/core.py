@@ -1,8 +1,8 @@
 """What pruning costs, as ratios to what a training run pays anyway.
 
 Both sides of a ratio are measured in this one run, in turns, and the median of the pairs counts: a busy machine
-slows both alike. By default on one thread, which is what torch.randperm uses anyway; with more, a busy machine makes
-our side wait for the others' processors. Run it with `make bench`; `--quick` only shows that everything works.
+slows both alike. torch.randperm uses one thread whatever it is given, and we use them all: `--threads 1` for the other
+view. Run it with `make bench`; `--quick` only shows that everything works.
 """
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, measures nothing")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--threads", type=int, default=1, help="threads torch may use (default 1)")
+    threads = torch.get_num_threads()
+    parser.add_argument("--threads", type=int, default=threads, help=f"threads torch may use (default {threads})")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     about = conditions()

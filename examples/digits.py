@@ -56,11 +56,12 @@ def train_once(method, seed, num_epochs, tick):
 
 
 def about(values):
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    digits = ",.0f" if mean(values) > 200 else ".2f"
+    return f"{mean(values):{digits}}" + (f" ± {stdev(values):{digits}}" if len(values) > 1 else "")
 
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--epochs", type=int, default=60, help="epochs of each run (default 60)")
+parser.add_argument("--epochs", type=int, default=40, help="epochs of each run (default 40)")
 parser.add_argument("--seeds", type=int, default=3, help="runs of each method, with seeds 0, 1, ... (default 3)")
 options = parser.parse_args()
 runs = {name: [] for name in METHODS}
