@@ -1,8 +1,8 @@
 """What pruning costs, as ratios to what a training run pays anyway.
 
 Both sides of a ratio are measured in this one run, in turns, and the median of the pairs counts: a busy machine
-slows both alike. torch.randperm uses one thread whatever it is given, and we use them all: `--threads 1` for the other
-view. Run it with `make bench`; `--quick` only shows that everything works.
+slows both alike. torch.randperm uses one thread whatever it is given, and we use them all; `--threads 1` shows the
+other view. Run it with `make bench`; `--quick` only shows that everything works.
 """
 
 from __future__ import annotations

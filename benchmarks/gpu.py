@@ -128,7 +128,7 @@ def without_sync(device: torch.device) -> str:
 def compiled(device: torch.device) -> str:
     """A compiled step with `update` inside: one graph, and no new one over epochs and last batches."""
     size, batch = 1000, 64
-    train = fresh_set(size)
+    train = fresh_set(size).to(device)
     graphs = 0
 
     def count(gm: Any, inputs: Any) -> Any:
