@@ -255,7 +255,7 @@ def main() -> None:
     row("update() inside torch.compile(fullgraph=True)", compiled(device), "1 graph")
     if device.type == "cuda":
         row("update() inside a captured CUDA graph", captured(device), "passes")
-    sizes = (8, 4, 3, 2) if args.tiny else (128, 64, 11, 100)
+    sizes = (8, 4, 3, 2) if args.tiny else (128, 64, 41, 25)
     taken = share_of_step(device, *sizes)
     shown = {key: f"{value * 1e6:.1f} us" for key, value in taken.items()}
     row("ResNet-18 step, batch 128, bf16", shown)
