@@ -52,7 +52,13 @@ def train_once(method, seed, num_epochs, tick):
         tick()
     seconds, samples = perf_counter() - start, sum(epoch.kept for epoch in data.history)
     right = (model.eval()(images[test]).argmax(1) == labels[test]).float().mean().item()
-    return {"accuracy": 100 * right, "samples": samples, "steps": steps, "seconds": seconds, "plan + update": cost}
+    return {
+        "accuracy, %": 100 * right,
+        "samples": samples,
+        "steps": steps,
+        "seconds": seconds,
+        "plan + update, s": cost,
+    }
 
 
 def about(values):
@@ -72,9 +78,9 @@ with Progress() as bar:
 table = Table(f"mean ± spread of {options.seeds}", *METHODS)
 for row in runs["full data"][0]:
     table.add_row(row, *(about([run[row] for run in runs[name]]) for name in METHODS))
-gaps = [b["accuracy"] - a["accuracy"] for a, b in zip(*runs.values(), strict=True)]
+gaps = [b["accuracy, %"] - a["accuracy, %"] for a, b in zip(*runs.values(), strict=True)]
 size = "within" if len(gaps) > 1 and abs(mean(gaps)) <= stdev(gaps) else "not shown to be within"
-verdict = f"Accuracy moved by {about(gaps)} points, {size} the spread of {len(gaps)} paired seeds. Few prove little."
+verdict = f"Accuracy moved by {about(gaps)} points, {size} the spread of {len(gaps)} paired seeds."
 RECORD.parent.mkdir(exist_ok=True)
 RECORD.write_text(json.dumps({"settings": vars(options), "torch": torch.__version__, "runs": runs}, indent=1))
-print(table, verdict, f"All numbers are in {RECORD}.", sep="\n")
+print(table, verdict, "Few seeds prove little.", f"All numbers are in {RECORD}.", sep="\n")

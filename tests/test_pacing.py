@@ -442,3 +442,13 @@ def test_only_schedulers_and_optimizers_can_be_paced() -> None:
         with pytest.raises(infobatch.InputError, match="expected the training data"):
             infobatch.pace(optimizer, wrong, 10)
     assert not data.paced
+
+
+def test_a_scheduler_too_short_for_the_run_is_refused_at_once() -> None:
+    train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.zeros(8)), 4)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=7)
+    with pytest.raises(
+        infobatch.InputError, match=r"at least num_epochs \* steps_per_epoch = 8 steps; got total_steps=7"
+    ):
+        infobatch.pace(cycle, train_data, 2)

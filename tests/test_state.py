@@ -357,5 +357,12 @@ def test_the_promise_of_epochs_is_the_new_runs() -> None:
     assert (longer.num_epochs, longer.seed) == (50, 0)
 
 
+def test_another_way_to_compensate_is_refused() -> None:
+    state = in_an_epoch().data.state_dict()
+    other = infobatch.InfoBatch(TensorDataset(torch.zeros(22)), 50, compensate="lr")
+    with pytest.raises(infobatch.StateError, match="expected compensate lr; got compensate loss"):
+        other.load_state_dict(state)
+
+
 if __name__ == "__main__":
     go_through(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Unbiased dynamic data pruning for PyTorch: three lines, less data, the same training.
+"""Unbiased dynamic data pruning for PyTorch in three lines.
 
 >>> import infobatch
 >>> infobatch.__version__

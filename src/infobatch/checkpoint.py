@@ -16,6 +16,8 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
     try:
         with open(draft, "wb") as file:
             torch.save(state, file)

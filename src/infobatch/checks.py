@@ -16,17 +16,8 @@ from .telemetry import EpochReport
 
 FORMAT = 1
 FIELDS = {
-    "format",
-    "size",
-    "method",
-    "num_epochs",
-    "seed",
-    "epoch",
-    "planned",
-    "scores",
-    "reports",
-    "done",
-    "running",
+    *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
+    *("done", "running"),
 }
 
 
@@ -47,11 +38,9 @@ def check_dataset(dataset: Any) -> None:
         raise InputError(message("at least one sample", "an empty data set", "Check its path or split."))
 
 
-def check_count(name: str, value: Any, least: int) -> None:
+def check_count(name: str, value: Any, least: int, remedy: str) -> None:
     if not _is_count(value, least):
-        raise InputError(
-            message(f"{name} as a whole number of at least {least}", repr(value), f"Pass {name}={least}.")
-        )
+        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
 
 
 def check_loss(loss: Any) -> None:
@@ -60,6 +49,8 @@ def check_loss(loss: Any) -> None:
             return
         raise InputError(message("losses with values", "losses on meta", "Move the model to a device first."))
     remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
+    if not isinstance(loss, Tensor):
+        remedy = "Pass the criterion's tensor as it is."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = 'Give the criterion reduction="none".'
     raise InputError(message("one floating-point loss a sample, shape [batch]", kind(loss), remedy))
@@ -132,7 +123,7 @@ def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
         )
 
 
-def check_state(state: Any, size: int, method: str) -> None:
+def check_state(state: Any, size: int, method: str, compensate: str) -> None:
     """The whole of a state_dict, so that loading it cannot stop halfway."""
     if not isinstance(state, dict) or "format" not in state:
         raise _refused("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
@@ -148,8 +139,10 @@ def check_state(state: Any, size: int, method: str) -> None:
             f"one of {state['size']}",
             "Scores belong to positions: load the data set they were made on.",
         )
-    if state["method"] != method:
-        raise _refused(method, str(state["method"]), "Resume with the settings the run was begun with.")
+    for name, here in (("method", method), ("compensate", compensate)):
+        if state[name] != here:
+            got = f"{name} {state[name]}"
+            raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
     for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):
         if not _is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")

@@ -51,8 +51,9 @@ class Pruned(View):
         group: Any = None,
     ) -> None:
         checks.check_dataset(dataset)
-        checks.check_count("num_epochs", num_epochs, 1)
-        checks.check_count("seed", seed, 0)
+        order = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
+        checks.check_count("num_epochs", num_epochs, 1, order)
+        checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
         if compensate not in ("loss", "lr"):
@@ -127,7 +128,7 @@ class Pruned(View):
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
         if count is not None:
-            checks.check_count("count", count, 1)
+            checks.check_count("count", count, 1, "Leave it out to skip the whole batch.")
         run = self._open_pass("a skip")
         self._leave_out(run, run.drop(count))
 
@@ -212,6 +213,7 @@ class Pruned(View):
             "format": checks.FORMAT,
             "size": self._book.size,
             "method": repr(self.method),
+            "compensate": self.compensate,
             "num_epochs": self.num_epochs,
             "seed": self.seed,
             "epoch": self._epoch,
@@ -229,7 +231,7 @@ class Pruned(View):
         """
         if get_worker_info() is not None:
             return
-        checks.check_state(state, self._book.size, repr(self.method))
+        checks.check_state(state, self._book.size, repr(self.method), self.compensate)
         running = state["running"]
         if self._pass is not None:
             self._pass.supersede()
@@ -275,14 +277,15 @@ class Pruned(View):
                 message(
                     "a batch from train_data's loader that waits for its losses",
                     f"{came} without one",
-                    "Load with infobatch.DataLoader or sampler=train_data.sampler, and update() each batch once.",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler (no DistributedSampler: ours "
+                    "shares out to ranks, too), and update() each batch once.",
                 )
             )
         return run
 
     def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
         """A pass begins. Called by the sampler at its first step."""
-        ranks = self._meet_ranks()
+        ranks = self._meet_ranks(loader)
         self._settle()
         last = self._running
         if last is not None and self._done():
@@ -325,7 +328,7 @@ class Pruned(View):
         run.open(self._book)
         return run
 
-    def _meet_ranks(self) -> Ranks:
+    def _meet_ranks(self, loader: _BaseDataLoaderIter | None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
         ranks, known = find(self.group), self._ranks
         if known is None:
@@ -335,6 +338,7 @@ class Pruned(View):
                 "num_epochs": self.num_epochs,
                 "seed": self.seed,
                 "compensate": self.compensate,
+                "batch size": getattr(getattr(loader, "_index_sampler", None), "batch_size", None),
                 "epoch": self._epoch,
                 "number of samples done in it": self._before,
                 "sum of scores": float(self._book.scores.nansum(dtype=torch.float64)),

@@ -115,6 +115,6 @@ def _together(ranks: Ranks, purpose: str) -> Iterator[None]:
                 f"all {ranks.world} ranks to {purpose}",
                 f"a failure on {ranks} ({error})",
                 "Another rank has died, or did not get here within the process group's timeout: its own log says "
-                "why. plan(), len() and state_dict() at the edge of an epoch are for all ranks or none.",
+                "why. state_dict() always, and plan(), len() and scores between two epochs, are for all or none.",
             )
         ) from error

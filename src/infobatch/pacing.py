@@ -69,7 +69,16 @@ class Paced:
                 message(
                     "steps_per_epoch: how often a full epoch would step the scheduler",
                     repr(steps_per_epoch),
-                    "With one step a batch that is ceil(len(dataset) / batch_size).",
+                    "With one step a batch that is ceil(len(dataset) / batch_size), batches of all ranks counted.",
+                )
+            )
+        wanted, total = train_data.num_epochs * (steps_per_epoch or 0), getattr(scheduled, "total_steps", None)
+        if total is not None and total < wanted:
+            raise InputError(
+                message(
+                    f"a scheduler of at least num_epochs * steps_per_epoch = {wanted} steps",
+                    f"total_steps={total}",
+                    "Build it as for full data.",
                 )
             )
         self.train_data = train_data
@@ -183,7 +192,8 @@ def _check(scheduled: Any, train_data: Any) -> None:
             message(
                 "a scheduler or an optimizer of torch",
                 type(scheduled).__name__,
-                "One that follows a metric needs no pace: call its step(metric) yourself.",
+                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric needs "
+                "no pace: call its step(metric) yourself.",
             )
         )
     if not isinstance(train_data, Pruned):

@@ -74,9 +74,15 @@ def test_ranks_hold_the_same_scores_to_the_bit(results: Any, name: str, world: i
 
 
 def test_different_settings_are_named_on_every_rank(launch: Any) -> None:
-    runs = [{"name": odd, "differ": odd, "wrap": "none"} for odd in ("size", "seed", "ratio", "epochs")]
+    runs = [{"name": odd, "differ": odd, "wrap": "none"} for odd in ("size", "seed", "ratio", "epochs", "batch")]
     outcome = launch(2, runs)
-    words = {"size": "length of the data set", "seed": "seed", "ratio": "method", "epochs": "num_epochs"}
+    words = {
+        "size": "length of the data set",
+        "seed": "seed",
+        "ratio": "method",
+        "epochs": "num_epochs",
+        "batch": "batch size",
+    }
     for odd, ranks in outcome.items():
         for rank in ranks:
             assert rank["error"].startswith("RankError"), (odd, rank)

@@ -107,7 +107,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     pace = infobatch.pace(optimizer, train)
     options: dict[str, Any] = {
-        "batch_size": run.batch // world,
+        "batch_size": run.batch // world + (odd == "batch"),
         "num_workers": run.workers,
         "drop_last": run.drop_last,
     }
