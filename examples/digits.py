@@ -52,13 +52,7 @@ def train_once(method, seed, num_epochs, tick):
         tick()
     seconds, samples = perf_counter() - start, sum(epoch.kept for epoch in data.history)
     right = (model.eval()(images[test]).argmax(1) == labels[test]).float().mean().item()
-    return {
-        "accuracy, %": 100 * right,
-        "samples": samples,
-        "steps": steps,
-        "seconds": seconds,
-        "plan + update, s": cost,
-    }
+    return {"accuracy, %": 100 * right, "samples": samples, "steps": steps, "seconds": seconds, "pruning, s": cost}
 
 
 def about(values):
