@@ -65,6 +65,15 @@ class ScoreBook:
         """Note the scores of these samples. Nothing here waits for the device."""
         self.fresh.scatter_(0, indices, scores.detach().to(self.fresh.dtype))
 
+    def note(self, indices: Tensor, scores: Tensor) -> Tensor:
+        """Record, and return the weights."""
+        self.record(indices, scores)
+        return self.weights.index_select(0, indices)
+
+    def named(self, indices: Tensor) -> None:
+        """The caller brought these indices along: nobody else counts them."""
+        self.recorded.add_(indices.numel())
+
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, indices, SKIPPED)
 
@@ -110,8 +119,17 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(dtype=torch.float64)
 
 
-def below(scores: Tensor, bound: Tensor) -> Tensor:
-    """Which float32 scores are less than a double-precision bound, as if compared as real numbers."""
-    edge = bound.float()
-    edge = torch.where(edge.double() < bound, torch.nextafter(edge, edge.new_tensor(torch.inf)), edge)
-    return scores < edge
+def at_least(bound: float) -> float:
+    """The smallest float32 number >= bound: below it lie the scores that are less than the bound as real numbers."""
+    edge = torch.tensor(bound, dtype=torch.float32)
+    return _up(edge) if edge.item() < bound else edge.item()
+
+
+def beyond(bound: float) -> float:
+    """The smallest float32 number > bound."""
+    edge = torch.tensor(bound, dtype=torch.float32)
+    return _up(edge) if edge.item() <= bound else edge.item()
+
+
+def _up(edge: Tensor) -> float:
+    return torch.nextafter(edge, torch.tensor(torch.inf)).item()
