@@ -85,7 +85,7 @@ def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
     with _together(ranks, "compare settings"):
         dist.all_gather_object(gathered, facts, group=ranks.group)
     for name in facts:
-        values = [others[name] for others in gathered]
+        values = [others.get(name) for others in gathered]
         if any(value != values[0] for value in values):
             told = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
             raise RankError(message(f"the same {name} on every rank", told, "Give all ranks the same arguments."))

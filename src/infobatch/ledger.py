@@ -205,9 +205,9 @@ class Pass:
         """The sample this rank repeats without weight, to be as long as the others; or None."""
         return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
 
-    def ghosts_came(self, book: ScoreBook) -> int:
+    def ghosts_came(self, book: Any) -> int:
         """How many of the losses that came were a ghost's. One that was named is forgotten."""
-        return 0 if self.ghost is None else self.taken == self.size or book.forget(self.ghost)
+        return 0 if self.ghost is None else int(self.taken == self.size or book.forget(self.ghost))
 
     @property
     def others(self) -> Tensor:

@@ -68,6 +68,10 @@ class ScoreBook:
     def note(self, indices: Tensor, scores: Tensor) -> Tensor:
         """Record, and return the weights."""
         self.record(indices, scores)
+        return self.look_up(indices)
+
+    def look_up(self, indices: Tensor) -> Tensor:
+        """The weights of these samples."""
         return self.weights.index_select(0, indices)
 
     def named(self, indices: Tensor) -> None:
@@ -96,12 +100,18 @@ class ScoreBook:
 
     def merge(self) -> int:
         """Close an epoch: the last finite loss becomes the score. Returns how many losses were not finite."""
-        arrived = (self.fresh != UNSEEN) & (self.fresh != SKIPPED)
-        finite = torch.isfinite(self.fresh)
-        torch.where(arrived & finite, self.fresh, self.scores, out=self.scores)
-        self.fresh.fill_(UNSEEN)
+        not_finite = merge(self.fresh, self.scores)
         self.recorded.zero_()
-        return int(torch.count_nonzero(arrived & ~finite))
+        return not_finite
+
+
+def merge(fresh: Tensor, scores: Tensor) -> int:
+    """Move what arrived over to the scores, where it is finite; returns how many were not."""
+    arrived = (fresh != UNSEEN) & (fresh != SKIPPED)
+    finite = torch.isfinite(fresh)
+    torch.where(arrived & finite, fresh, scores, out=scores)
+    fresh.fill_(UNSEEN)
+    return int(torch.count_nonzero(arrived & ~finite))
 
 
 def mean(scores: Tensor) -> Tensor:
