@@ -107,11 +107,14 @@ class ScoreBook:
 
 def merge(fresh: Tensor, scores: Tensor) -> int:
     """Move what arrived over to the scores, where it is finite; returns how many were not."""
-    arrived = (fresh != UNSEEN) & (fresh != SKIPPED)
-    finite = torch.isfinite(fresh)
-    torch.where(arrived & finite, fresh, scores, out=scores)
+    not_finite = torch.zeros((), dtype=torch.int64, device=scores.device)
+    for new, old in zip(torch.split(fresh, 1 << 20), torch.split(scores, 1 << 20), strict=True):
+        arrived = (new != UNSEEN) & (new != SKIPPED)
+        finite = torch.isfinite(new)
+        torch.where(arrived & finite, new, old, out=old)
+        not_finite += torch.count_nonzero(arrived & ~finite)
     fresh.fill_(UNSEEN)
-    return int(torch.count_nonzero(arrived & ~finite))
+    return int(not_finite)
 
 
 def mean(scores: Tensor) -> Tensor:

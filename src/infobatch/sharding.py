@@ -30,7 +30,7 @@ from .schedules import Moment
 from .scorebook import SKIPPED, UNSEEN, merge
 from .telemetry import SAMPLE
 
-BLOCK = 1 << 20  # what is computed on the way is computed for so many samples at a time
+BLOCK = 1 << 18  # what is computed on the way is computed for so many samples at a time
 
 
 class ShardBook:
@@ -265,7 +265,8 @@ def draw(book: ShardBook, method: Method, moment: Moment, seed: int) -> ShardPla
                 weights.append(weight)
                 if m:
                     members = cut.members(book.scores)
-                    level.masked_fill_(members, 0).masked_fill_(choose(members, k, generator), column + 1)
+                    level.sub_(members.view(torch.uint8))  # arithmetic: no branch for the processor to guess
+                    level.add_(choose(members, k, generator).view(torch.uint8), alpha=column + 1)
     others = sum(row[0] for row in shares)
     weight_sum, squares = weight_sum + others, squares + others
     kept = sum(book._rows)
