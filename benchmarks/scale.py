@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -87,39 +88,41 @@ def timed(work: Any) -> float:
     return perf_counter() - start
 
 
-def measured(size: int) -> dict[str, float]:
+def measured(size: int, name: str) -> dict[str, float]:
+    """One method: plan a pruned epoch, walk a million of it, close it."""
+    gc.collect()
     forget_peak()
-    before, seconds, held, walk = memory("VmRSS"), {}, 0, 0.0
-    for name, method in METHODS.items():
-        train = Pruned(Blank(size), method, 10, shard_scores=True)
-        book = train._book
-        assert isinstance(book, ShardBook)
-        book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-        train._epoch, book.planned = 1, size
-        seconds[f"plan_by_{name}_s"] = timed(train.plan)
-        walking = iter(train.sampler)
-        steps = min(1_000_000, len(train.sampler))
-        walk = timed(lambda walking=walking, steps=steps: deque(islice(walking, steps), maxlen=0))
-        walk *= 1_000_000 / steps
-        held = max(held, memory("VmRSS") - before)
-        walking.close()
-        del walking
-        tensors = sum(value.nbytes for value in vars(book).values() if isinstance(value, torch.Tensor))
-        close = timed(book.merge)
-        count = book.count
-        del train, book
-        gc.collect()
+    before = memory("VmRSS")
+    train = Pruned(Blank(size), METHODS[name], 10, shard_scores=True)
+    book = train._book
+    assert isinstance(book, ShardBook)
+    book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
+    train._epoch, book.planned = 1, size
+    plan = timed(train.plan)
+    walking, steps = iter(train.sampler), min(1_000_000, len(train.sampler))
+    walk = timed(lambda: deque(islice(walking, steps), maxlen=0))
+    held = memory("VmRSS") - before
+    close = timed(book.merge)
     peak = memory("VmHWM") - before
-    by_sample = {"tensors": tensors / count, "held": held / count, "peak": peak / count}
-    return {**seconds, "close_s": close, **by_sample, "walk_1m_s": walk}
+    tensors = sum(value.nbytes for value in vars(book).values() if isinstance(value, torch.Tensor))
+    return {
+        f"plan_by_{name}_s": plan,
+        "close_s": close,
+        "tensors": tensors / book.count,
+        "held": held / book.count,
+        "peak": peak / book.count,
+        "walk_1m_s": walk * 1_000_000 / steps,
+    }
 
 
 def work(rank: int, world: int, size: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    measured(10_000)  # so that libraries are loaded before the memory is looked at
-    Path(folder, str(rank)).write_text(json.dumps(measured(size)))
+    for name in METHODS:
+        measured(10_000, name)  # so that libraries are loaded before the memory is looked at
+    for name in METHODS:
+        Path(folder, f"{name}.{rank}").write_text(json.dumps(measured(size, name)))
     if world > 1:
         dist.destroy_process_group()
 
@@ -132,7 +135,8 @@ def row(size: int, world: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (world, size, port, folder), nprocs=world)
         results = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
-    return Row(size, world, **{name: max(one[name] for one in results) for name in results[0]})
+    names = {name for one in results for name in one}
+    return Row(size, world, **{name: max(one.get(name, 0.0) for one in results) for name in names})
 
 
 def main() -> None:
@@ -148,8 +152,10 @@ def main() -> None:
         for one in rows:
             print(json.dumps({**asdict(one), **machine}))
         return
-    table = Table(title="Scores in parts: seconds, and bytes a sample of a rank's part", caption=str(machine))
-    for name in ("samples", "ranks", "by mean", "by quantile", "close", "kept", "walking", "peak", "walk 1M"):
+    table = Table(
+        title="Scores in parts: seconds, and bytes a sample of a rank's part", caption=str(machine), box=SIMPLE
+    )
+    for name in ("samples", "ranks", "mean", "tiers", "close", "kept", "walk", "peak", "walk 1M"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in rows:
         seconds = [f"{value:.2f}" for value in (one.plan_by_mean_s, one.plan_by_quantiles_s, one.close_s)]

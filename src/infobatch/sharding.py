@@ -253,29 +253,39 @@ def draw(book: ShardBook, method: Method, moment: Moment, seed: int) -> ShardPla
     shares = share_out(sizes, cuts)
     book._rows = [sum(row) for row in shares]
 
-    level, weights = book.level[:-1].fill_(1), [0.0, 1.0]
-    generator = _generator(seed, moment.epoch, ranks.rank, book.device)
-    weight_sum = squares = 0.0
+    level, generator = book.level[:-1].fill_(1), _generator(seed, moment.epoch, ranks.rank, book.device)
     for column, cut in enumerate(cuts, 1):
-        for rank, (size, share) in enumerate(zip(sizes, shares, strict=True)):
-            m, k = size[column], share[column]
-            weight = 1.0 if not method.rescale else cut.keep(1)[1] if cut.rounding == "paper" else m / max(k, 1)
-            weight_sum, squares = weight_sum + k * weight, squares + k * weight**2
-            if rank == ranks.rank:
-                weights.append(weight)
-                if m:
-                    members = cut.members(book.scores)
-                    level.sub_(members.view(torch.uint8))  # arithmetic: no branch for the processor to guess
-                    level.add_(choose(members, k, generator).view(torch.uint8), alpha=column + 1)
-    others = sum(row[0] for row in shares)
-    weight_sum, squares = weight_sum + others, squares + others
-    kept = sum(book._rows)
-    noise = _noise(book, weights, book.size / kept)
-    return ShardPlan(moment.epoch, book.size, kept, tuple(weights), weight_sum, weight_sum**2 / squares, noise)
+        if sizes[ranks.rank][column]:
+            members = cut.members(book.scores)
+            chosen = choose(members, shares[ranks.rank][column], generator)
+            level.sub_(members.view(torch.uint8))  # arithmetic: no branch for the processor to guess
+            level.add_(chosen.view(torch.uint8), alpha=column + 1)
+
+    weights = [
+        [1.0, *(_weight(*each) if method.rescale else 1.0 for each in zip(cuts, size[1:], share[1:], strict=True))]
+        for size, share in zip(sizes, shares, strict=True)
+    ]
+    counted = [(k, w) for share, row in zip(shares, weights, strict=True) for k, w in zip(share, row, strict=True)]
+    kept, weight_sum = sum(book._rows), sum(k * w for k, w in counted)
+    mine = (0.0, *weights[ranks.rank])
+    return ShardPlan(
+        moment.epoch,
+        book.size,
+        kept,
+        mine,
+        weight_sum,
+        effective_size=weight_sum**2 / sum(k * w**2 for k, w in counted),
+        noise=_noise(book, mine, book.size / kept),
+    )
+
+
+def _weight(cut: Cut, m: int, k: int) -> float:
+    """Of each of the k that stay of a rank's m: as it is written down, or so that they stand for all m."""
+    return cut.keep(m)[1] if cut.rounding == "paper" else m / max(k, 1)
 
 
 def share_out(sizes: list[list[int]], cuts: Sequence[Cut]) -> list[list[int]]:
-    """How many each rank keeps: of those outside the cuts, and of each cut; as many a rank as can be.
+    """How many each rank keeps, of those outside the cuts and of each cut: as near to equally many as can be.
 
     A row of ``sizes`` is a rank: how many samples it has, and how many of them are in each cut. What a cut keeps in
     all is what one table would keep, but that no rank's members go altogether: each is weighed by its own rank's
@@ -316,7 +326,7 @@ def _first(amounts: list[int], wanted: int) -> list[int]:
     return taken
 
 
-def _noise(book: ShardBook, weights: list[float], growth: float) -> float:
+def _noise(book: ShardBook, weights: Sequence[float], growth: float) -> float:
     """As ``telemetry.noise``, from each rank's first places: any run of places is a fair mix."""
     table_of = torch.tensor(weights, dtype=torch.float64, device=book.device)
     some = table_of[book.level[:-1][:SAMPLE].long()]
