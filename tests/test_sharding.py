@@ -303,6 +303,20 @@ def test_nine_bytes_a_sample() -> None:
     assert held <= 9 * book.count + 2048
 
 
+def test_compiled_without_a_graph_break() -> None:
+    train = infobatch.InfoBatch(data_of(40), 2, shard_scores=True)
+    step = torch.compile(lambda loss, ids: train.update(loss, ids), backend="eager", fullgraph=True)
+    for (ids,) in DataLoader(train, 10, sampler=train.sampler):
+        step(ids.float(), ids)
+    assert torch.equal(train.scores, train.owned.float())
+
+
+def test_a_table_checkpoint_of_parts_is_refused() -> None:
+    dcp = pytest.importorskip("infobatch.integrations.dcp")
+    with pytest.raises(infobatch.InputError, match="file a rank"):
+        dcp.Sharded(infobatch.InfoBatch(data_of(4), 2, shard_scores=True))
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------------------
 
 

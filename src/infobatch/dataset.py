@@ -79,6 +79,8 @@ class Pruned(View):
         """Whether ``infobatch.pace`` looks after this data set's learning rate."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
+        self.shard_scores = shard_scores
+        """Whether each rank holds its part of the scores alone."""
         self._ranks: Ranks | None = None
         self._book = ShardBook(len(dataset), find(group)) if shard_scores else ScoreBook(len(dataset))
         self._epoch = 0
@@ -546,7 +548,9 @@ class InfoBatch(Pruned):
 
     ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
     ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
-    the loss, as in the paper, or the learning rate (see ``infobatch.pace``).
+    the loss, as in the paper, or the learning rate (see ``infobatch.pace``). ``shard_scores=True`` leaves each rank
+    of the group its part of the scores and of the plan, for data sets that are too large for every rank to hold them;
+    the process group must be initialised by then.
     """
 
     def __init__(
