@@ -18,3 +18,12 @@ def test_quick_benchmark_prints_every_row_as_json():
     assert all(row["value"] > 0 and row["verdict"] in ("", "ok", "over") for row in result["rows"])
     held = next(row["value"] for row in result["rows"] if row["what"] == "held between epochs")
     assert held <= 16  # bytes do not depend on the machine
+
+
+def test_quick_scale_prints_a_line_a_row():
+    command = [sys.executable, "benchmarks/scale.py", "--quick", "--json"]
+    answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    rows = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [row["ranks"] for row in rows] == [1, 2]
+    assert all(row["plan_by_mean_s"] > 0 and row["walk_1m_s"] > 0 for row in rows)
+    assert all(row["tensors"] < 9.1 for row in rows)  # bytes do not depend on the machine

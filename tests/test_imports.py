@@ -19,6 +19,7 @@ LAYERS = [
     ["policies", "checks", "ledger"],
     ["sampler"],
     ["methods", "views"],
+    ["sharding"],
     ["dataset"],
     ["loader", "pacing"],
     ["__init__"],

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from infobatch.plan import Plan
-from infobatch.scorebook import BLOCK, SKIPPED, UNSEEN, ScoreBook, below, mean
+from infobatch.scorebook import BLOCK, SKIPPED, UNSEEN, ScoreBook, at_least, beyond, mean
 
 modest = settings(deadline=None, max_examples=150, derandomize=True)
 floats = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -19,6 +20,10 @@ floats = st.floats(-(2.0**100), 2.0**100, width=32)
 def next_float(value: float, steps: int = 1) -> float:
     bits = struct.unpack("<i", struct.pack("<f", value))[0]
     return float(struct.unpack("<f", struct.pack("<i", bits + steps))[0])
+
+
+def below(scores: Tensor, bound: Tensor) -> Tensor:
+    return scores < at_least(bound.item())
 
 
 def exact_mean(scores: list[float]) -> Fraction:
@@ -142,6 +147,7 @@ def test_below_at_adjacent_floats(score: float, ulps: int, part: float) -> None:
     bound = next_float(score, ulps) + part * gap
     got = below(torch.tensor([score]), torch.tensor(bound, dtype=torch.float64)).item()
     assert got == (Fraction(score) < Fraction(bound))
+    assert (score >= beyond(bound)) == (Fraction(score) > Fraction(bound))
 
 
 def test_nan_is_never_below() -> None:

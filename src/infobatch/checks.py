@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .errors import InputError, MisalignedError, StateError, message
-from .scorebook import ScoreBook
+from .order import LARGEST
+from .plan import ShardPlan
 from .telemetry import EpochReport
 
 FORMAT = 1
@@ -19,6 +20,19 @@ FIELDS = {
     *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
     *("done", "running"),
 }
+
+
+class Book(Protocol):
+    """What is asked of a book of scores, whole or in parts."""
+
+    @property
+    def size(self) -> int: ...
+    def look_up(self, indices: Tensor) -> Tensor:
+        """The weights of these samples; IndexError where there are none of that number."""
+        ...
+
+    def seen(self) -> int: ...
+    def strangers(self) -> int: ...
 
 
 def check_dataset(dataset: Any) -> None:
@@ -41,6 +55,20 @@ def check_dataset(dataset: Any) -> None:
 def check_count(name: str, value: Any, least: int, remedy: str) -> None:
     if not _is_count(value, least):
         raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
+
+
+def check_shardable(size: int, method: str, by_cuts: bool) -> None:
+    """Scores in parts want a method that cuts the axis of scores, and products of two places in 63 bits."""
+    if not by_cuts:
+        raise InputError(
+            message(
+                "for shard_scores=True a method that only cuts the axis of scores",
+                method,
+                "Its policy looks at all scores at once: leave shard_scores out, or write it with policies.ByCuts.",
+            )
+        )
+    if size > LARGEST:
+        raise InputError(message(f"at most {LARGEST} samples", str(size), "Split the data set."))
 
 
 def check_loss(loss: Any) -> None:
@@ -88,31 +116,30 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         )
 
 
-def check_members(indices: Tensor, book: ScoreBook, epoch: int, ghost: Tensor | None = None) -> Tensor:
+def check_members(indices: Tensor, book: Book, epoch: int, ghost: Tensor | None = None) -> Tensor:
     """That indices are positions in the data set and part of the plan. Looks at values, so on the CPU only.
 
     Returns their weights. A rank's ghost has none, and may come.
     """
-    try:
-        weights = book.weights.index_select(0, indices)
-    except IndexError:
-        low, high = indices.aminmax()
+    low, high = indices.aminmax()
+    if low < 0 or high >= book.size:
         raise InputError(
             message(
                 f"indices from 0 to {book.size - 1}",
                 f"{int(low)} to {int(high)}",
                 "They are positions in the data set that train_data wraps.",
             )
-        ) from None
+        )
+    weights = book.look_up(indices)
     if not weights.min().is_nonzero() and (ghost is None or bool((weights == 0)[indices != ghost].any())):
-        raise MisalignedError(_stranger(epoch))
+        raise MisalignedError(stranger(epoch))
     return weights
 
 
-def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
+def check_attribution(book: Book, came: int, epoch: int) -> None:
     """Before an epoch's losses become scores: each belongs to the plan, and to one sample alone."""
     if book.strangers():
-        raise MisalignedError(_stranger(epoch))
+        raise MisalignedError(stranger(epoch))
     if came != book.seen():
         raise MisalignedError(
             message(
@@ -125,13 +152,65 @@ def check_attribution(book: ScoreBook, came: int, epoch: int) -> None:
 
 def check_state(state: Any, size: int, method: str, compensate: str) -> None:
     """The whole of a state_dict, so that loading it cannot stop halfway."""
+    parts = state[0] if isinstance(state, list) and state else state
+    if isinstance(parts, dict) and "part" in parts:
+        raise _refused("scores in one table", "one rank's part of them", "Pass shard_scores=True.")
+    _check_facts(state, size, method, compensate, FIELDS)
+    _check_scores(state["scores"], size)
+    if (state["running"] is None) != (state["done"] == 0):
+        raise _refused(
+            f"the running epoch, of which {state['done']} samples are done",
+            "none of it",
+            "torch.distributed.checkpoint loads only what its reader has: use infobatch.integrations.dcp.Sharded.",
+        )
+    if state["running"] is not None:
+        _check_running(state["running"], size)
+
+
+def check_parts(parts: list[Any], size: int, method: str, compensate: str, start: int, stop: int) -> None:
+    """Parts of a state, saved by ranks: each whole, all of one moment, with places ``start`` to ``stop`` in them."""
+    if not parts:
+        raise _refused("the state of a rank, or of all of them", "an empty list", "Load what state_dict() returned.")
+    for state in parts:
+        if isinstance(state, dict) and set(state) == FIELDS:
+            raise _refused("one rank's part of the scores", "scores in one table", "Leave shard_scores out.")
+        _check_facts(state, size, method, compensate, FIELDS | {"part"})
+        if not isinstance(state["part"], dict) or set(state["part"]) != {"rank", "world", "start"}:
+            raise _refused("which part this is", repr(state["part"]), "It is damaged.")
+        each = -(-size // state["part"]["world"])
+        first = min(state["part"]["rank"] * each, size)
+        if state["part"]["start"] != first:
+            raise _refused(f"a part from place {first}", f"from {state['part']['start']}", "It is damaged.")
+        count = min(each, size - first)
+        _check_scores(state["scores"], count)
+        if state["running"] is not None:
+            _check_running_part(state["running"], count)
+    for name in ("epoch", "seed", "planned"):
+        values = {state[name] for state in parts}
+        if len(values) > 1:
+            raise _refused(f"parts of one {name}", repr(sorted(values)), "Take those that were saved together.")
+    if len({state["running"] is None for state in parts}) > 1:
+        raise _refused("parts of one moment", "some in an epoch, some before", "Take those that were saved together.")
+    reached = start
+    for state in sorted(parts, key=lambda state: state["part"]["start"]):
+        if state["part"]["start"] <= reached:
+            reached = max(reached, state["part"]["start"] + state["scores"].numel())
+    if reached < stop:
+        raise _refused(
+            f"places {start} to {stop}, which are this rank's",
+            f"{len(parts)} part(s) that lack those from {reached} on",
+            "On another number of ranks load the list of all ranks' states.",
+        )
+
+
+def _check_facts(state: Any, size: int, method: str, compensate: str, names: set[str]) -> None:
     if not isinstance(state, dict) or "format" not in state:
         raise _refused("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
     if not _is_count(state["format"], 1) or state["format"] > FORMAT:
         raise _refused(f"format {FORMAT} or older", f"format {state['format']!r}", "Update infobatch.")
-    if set(state) != FIELDS:
+    if set(state) != names:
         raise _refused(
-            "all fields of a state_dict", f"a difference of {sorted(FIELDS ^ set(state))}", "It is damaged."
+            "all fields of a state_dict", f"a difference of {sorted(names ^ set(state))}", "It is damaged."
         )
     if state["size"] != size:
         raise _refused(
@@ -147,17 +226,6 @@ def check_state(state: Any, size: int, method: str, compensate: str) -> None:
         if not _is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
     _check_reports(state["reports"])
-    _check_table(state["scores"], size)
-    if torch.isinf(state["scores"]).any():
-        raise _refused("finite scores", "infinite ones", "It is damaged.")
-    if (state["running"] is None) != (state["done"] == 0):
-        raise _refused(
-            f"the running epoch, of which {state['done']} samples are done",
-            "none of it",
-            "torch.distributed.checkpoint loads only what its reader has: use infobatch.integrations.dcp.Sharded.",
-        )
-    if state["running"] is not None:
-        _check_running(state["running"], size)
 
 
 def kind(value: Any) -> str:
@@ -167,6 +235,22 @@ def kind(value: Any) -> str:
 def _check_table(table: Any, size: int) -> None:
     if not isinstance(table, Tensor) or table.shape != (size,) or table.dtype != torch.float32:
         raise _refused(f"a float32 table of {size} numbers", kind(table), "It is damaged.")
+
+
+def _check_scores(scores: Any, size: int) -> None:
+    _check_table(scores, size)
+    if torch.isinf(scores).any():
+        raise _refused("finite scores", "infinite ones", "It is damaged.")
+
+
+def _check_running_part(running: Any, size: int) -> None:
+    facts = {field.name for field in fields(ShardPlan)}
+    if not isinstance(running, dict) or set(running) != {"level", "fresh"} | facts:
+        raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+    _check_table(running["fresh"], size)
+    level, levels = running["level"], len(running["weights"])
+    if not isinstance(level, Tensor) or level.shape != (size,) or (size and not 0 <= int(level.max()) < levels):
+        raise _refused(f"a level for each of {size} samples, below {levels}", kind(level), "It is damaged.")
 
 
 def _check_reports(reports: Any) -> None:
@@ -202,7 +286,7 @@ def _refused(expected: str, got: str, remedy: str) -> StateError:
     return StateError(message(expected, got, f"{remedy} Nothing was loaded."))
 
 
-def _stranger(epoch: int) -> str:
+def stranger(epoch: int) -> str:
     return message(
         f"losses of samples in the plan of epoch {epoch}",
         "one of a sample that was left out",

@@ -16,11 +16,12 @@ from .distributed import Ranks, agree, find, gather
 from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
 from .ledger import Pass, Where
 from .methods import Method
-from .plan import Plan
-from .policies import Rounding
+from .plan import Plan, ShardPlan
+from .policies import Rounding, rule_of
 from .sampler import PlanSampler
 from .schedules import Moment
-from .scorebook import UNSEEN, ScoreBook
+from .scorebook import UNSEEN, ScoreBook, mean
+from .sharding import ShardBook, ShardPass, draw
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
@@ -49,6 +50,7 @@ class Pruned(View):
         seed: int = 0,
         compensate: Compensate = "loss",
         group: Any = None,
+        shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
         order = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
@@ -65,6 +67,10 @@ class Pruned(View):
                 message("a method", repr(method), "Take one from infobatch.methods, as methods.infobatch().")
             )
         method.check(num_epochs)
+        if not isinstance(shard_scores, bool):
+            raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
+        if shard_scores:
+            checks.check_shardable(len(dataset), repr(method), rule_of(method.policy) is not None)
         super().__init__(dataset)
         self.method = method
         self.num_epochs = num_epochs
@@ -74,15 +80,19 @@ class Pruned(View):
         """Whether ``infobatch.pace`` looks after this data set's learning rate."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
+        self.shard_scores = shard_scores
+        """Whether each rank holds its part of the scores alone."""
         self._ranks: Ranks | None = None
-        self._book = ScoreBook(len(dataset))
+        self._book = ShardBook(len(dataset), find(group)) if shard_scores else ScoreBook(len(dataset))
         self._epoch = 0
-        self._plan: Plan | None = None
+        self._plan: Plan | ShardPlan | None = None
         self._pass: Pass | None = None
         self._before = 0
         """How many samples of the running epoch had come back before this process took it up."""
         self._named = 0
         """How many samples came back by name; those counted on a device are in ``_book.recorded``."""
+        self._begun = False
+        """Whether some of the running epoch had come back on any rank before."""
         self._idle = 0
         """How many whole passes went by without a loss."""
         self._reports: list[EpochReport] = []
@@ -115,9 +125,7 @@ class Pruned(View):
             if isinstance(where, range):
                 weights = run.note(where, scores)
             else:
-                where = where.to(loss.device, non_blocking=True)
-                weights = self._book.weights.index_select(0, where)
-                self._book.record(where, scores)
+                weights = self._book.note(where.to(loss.device, non_blocking=True), scores)
             correction = run.correction(loss.shape[0])
         else:
             weights = self._weights_of(indices, loss)
@@ -139,19 +147,29 @@ class Pruned(View):
             self._settle()
         return self._epoch + self._finished()
 
-    def plan(self) -> Plan:
-        """The plan of the current epoch, or of the coming one once the last batch has had its update."""
+    def plan(self) -> Plan | ShardPlan:
+        """The plan of the current epoch, or of the coming one once the last batch has had its update.
+
+        With ``shard_scores`` its numbers alone; then asking for a new one is for all ranks or none.
+        """
         self._settle()
         if self._plan is None:
-            self._plan = self.method.draw(self._book, Moment(self._epoch, self.num_epochs), self.seed)
-            self._book.begin(self._plan, self._scale(self._plan))
+            moment, book = Moment(self._epoch, self.num_epochs), self._book
+            if isinstance(book, ShardBook):
+                self._meet_ranks()
+                drawn = draw(book, self.method, moment, self.seed)
+                book.begin(drawn, self._scale(drawn))
+                self._plan = drawn
+            else:
+                self._plan = plan = self.method.draw(book, moment, self.seed)
+                book.begin(plan, self._scale(plan))
         return self._plan
 
     def to(self, device: torch.device | str) -> Pruned:
         """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
         device = torch.device(device)
         self._book.to(device)
-        if self._plan is not None:
+        if isinstance(self._plan, Plan):
             self._plan = self._plan.to(device)
         if self._pass is not None:
             self._pass.to(device)
@@ -165,9 +183,15 @@ class Pruned(View):
 
     @property
     def scores(self) -> Tensor:
-        """A copy of the scores, one a sample; NaN where nothing is known yet."""
+        """A copy of the scores, one a sample; NaN where nothing is known yet. With ``shard_scores``, of ``owned``."""
         self._settle()
         return self._book.scores.clone()
+
+    @property
+    def owned(self) -> Tensor:
+        """The samples whose scores this process holds, in the order of ``scores``."""
+        book = self._book
+        return book.samples() if isinstance(book, ShardBook) else torch.arange(book.size, device=book.device)
 
     @property
     def history(self) -> tuple[EpochReport, ...]:
@@ -185,8 +209,10 @@ class Pruned(View):
         world = find(self.group).world
         if world > 1 and (self._plan is None or self._finished()):
             return self.epoch, 0, 1
-        left = self.plan().kept - self._before
-        run, before = self._running, -(-self._before // world)
+        left, done = self.plan().kept - self._before, self._before
+        if isinstance(self._book, ShardBook):
+            left, done = max(self._book.rows), self.plan().kept - sum(self._book.rows)
+        run, before = self._running, -(-done // world)
         return self._epoch, before + self._done(), before + (left if run is None else run.total)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
@@ -196,19 +222,28 @@ class Pruned(View):
 
         The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and
         random numbers are not. With ranks, for all of them or none: it brings their losses together. The result is
-        the same on each, for any number of ranks to go on from.
+        the same on each, for any number of ranks to go on from. With ``shard_scores`` it is this rank's part, and all
+        parts together are for any number of ranks to go on from.
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
         self._settle()
         self._leave_out_doubtful()
-        running, done = None, 0
-        if self._plan is not None and (self._before or self._done()):
+        running: dict[str, Any] | None = None
+        done, part, plan = 0, {}, self._plan
+        if isinstance(self._book, ShardBook):
+            ranks = self._book.ranks
+            part = {"part": {"rank": ranks.rank, "world": ranks.world, "start": self._book.start}}
+            if isinstance(plan, ShardPlan) and (self._begun or self._done()):
+                done = self._book.seen()
+                tables = {"level": _saved(self._book.level[:-1]), "fresh": _saved(self._book.fresh[:-1])}
+                running = {**tables, **asdict(plan)}
+        elif isinstance(plan, Plan) and (self._before or self._done()):
             self._hand_in()
             fresh = _saved(self._together())
             done = int(fresh.ne(UNSEEN).count_nonzero())
-            table = _saved(self._plan.table) if self._plan.kept < self._plan.size else None
-            running = {"indices": _saved(self._plan.indices), "table": table, "fresh": fresh}
+            table = _saved(plan.table) if plan.kept < plan.size else None
+            running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh}
         return {
             "format": checks.FORMAT,
             "size": self._book.size,
@@ -222,35 +257,56 @@ class Pruned(View):
             "reports": [asdict(report) for report in self._reports],
             "done": done,
             "running": running,
+            **part,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Go on from a ``state_dict``: the same remaining samples, the same later plans.
 
         The seed comes with it; ``num_epochs`` stays as promised here. Checked as a whole before anything changes.
+        With ``shard_scores``: the state this rank saved or, from any number of ranks, the list of all their states.
         """
         if get_worker_info() is not None:
             return
-        checks.check_state(state, self._book.size, repr(self.method), self.compensate)
+        book = self._book
+        parts: list[dict[str, Any]] = []
+        if isinstance(book, ShardBook):
+            parts = state if isinstance(state, list) else [state]
+            checks.check_parts(parts, book.size, repr(self.method), self.compensate, book.start, book.stop)
+            state = parts[0]
+        else:
+            checks.check_state(state, book.size, repr(self.method), self.compensate)
+        assert isinstance(state, dict)
         running = state["running"]
         if self._pass is not None:
             self._pass.supersede()
         self.seed, self._epoch = state["seed"], state["epoch"]
         self._plan, self._pass, self._before, self._named, self._idle = None, None, 0, 0, 0
+        self._begun = False
         self._reports = [EpochReport(**report) for report in state["reports"]]
         self._ranks = None
-        self._book.load(state["scores"], state["planned"])
-        device = self._book.device
+        if isinstance(book, ShardBook):
+            weights = book.load(parts)
+            if running is not None:
+                facts = {key: value for key, value in running.items() if key not in ("level", "fresh")}
+                self._plan = drawn = ShardPlan(**{**facts, "weights": weights})
+                book.weigh(drawn, self._scale(drawn))
+                self._before, self._begun = book.seen(), True
+            return
+        book.load(state["scores"], state["planned"])
+        device = book.device
         if running is not None:
             table = (
                 torch.ones(1, dtype=torch.float32).expand(state["size"])
                 if running["table"] is None
                 else running["table"]
             )
-            self._plan = Plan(self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True))
-            self._book.begin(self._plan, self._scale(self._plan))
-            self._book.fresh.copy_(running["fresh"])
-            self._before = self._book.seen()
+            self._plan = plan = Plan(
+                self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True)
+            )
+            book.begin(plan, self._scale(plan))
+            book.fresh.copy_(running["fresh"])
+            self._before = book.seen()
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
@@ -320,32 +376,23 @@ class Pruned(View):
                 stacklevel=2,
             )
             self.paced = True
-        remaining = self._book.unseen(plan.indices) if self._before else plan.indices
-        run = Pass(self._epoch, remaining, self._sampler, loader, self._pass, ranks)
+        run: Pass
+        if isinstance(self._book, ShardBook):
+            run = ShardPass(self._epoch, self._book, self.seed, self._sampler, loader, self._pass)
+        else:
+            remaining = self._book.unseen(plan.indices) if self._before else plan.indices
+            run = Pass(self._epoch, remaining, self._sampler, loader, self._pass, ranks)
+            run.open(self._book)
         if self._pass is not None:
             self._pass.supersede()
         self._pass = run
-        run.open(self._book)
         return run
 
-    def _meet_ranks(self, loader: _BaseDataLoaderIter | None) -> Ranks:
+    def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
-        ranks, known = find(self.group), self._ranks
-        if known is None:
-            facts = {
-                "length of the data set": self._book.size,
-                "method": repr(self.method),
-                "num_epochs": self.num_epochs,
-                "seed": self.seed,
-                "compensate": self.compensate,
-                "batch size": getattr(getattr(loader, "_index_sampler", None), "batch_size", None),
-                "epoch": self._epoch,
-                "number of samples done in it": self._before,
-                "sum of scores": float(self._book.scores.nansum(dtype=torch.float64)),
-            }
-            agree(ranks, facts)
-            self._ranks = ranks
-        elif (ranks.rank, ranks.world) != (known.rank, known.world):
+        ranks = find(self.group)
+        known = self._book.ranks if isinstance(self._book, ShardBook) else self._ranks
+        if known is not None and (ranks.rank, ranks.world) != (known.rank, known.world):
             raise RankError(
                 message(
                     f"{known}, as in the passes before",
@@ -353,11 +400,32 @@ class Pruned(View):
                     "Ranks may change between processes: save a state_dict, restart, and load it.",
                 )
             )
+        if self._ranks is None:
+            facts = {
+                "length of the data set": self._book.size,
+                "method": repr(self.method),
+                "num_epochs": self.num_epochs,
+                "seed": self.seed,
+                "compensate": self.compensate,
+                "batch size": getattr(getattr(loader, "_index_sampler", None), "batch_size", None),
+                "shard_scores": isinstance(self._book, ShardBook),
+                "epoch": self._epoch,
+            }
+            if isinstance(self._book, ShardBook):
+                facts["number of samples planned so far"] = self._book.planned
+            else:
+                facts["number of samples done in it"] = self._before
+                facts["mean of scores"] = repr(float(mean(self._book.scores)))
+            agree(ranks, facts)
+            self._ranks = ranks
         return ranks
 
     def _length(self) -> int:
         if self._pass is not None and not self._pass.over:
             return self._pass.size
+        if isinstance(self._book, ShardBook):
+            self.plan()
+            return max(self._book.rows)
         return -(-(self.plan().kept - self._before) // find(self.group).world)
 
     def _done(self) -> int:
@@ -370,6 +438,8 @@ class Pruned(View):
         if self._plan is None:
             return False
         run = self._running
+        if run is None and isinstance(self._plan, ShardPlan):
+            return False  # who comes is known to the walk alone
         left = self._plan.kept - self._before if run is None else run.total
         return self._done() >= left or (run is not None and run.finished)
 
@@ -380,14 +450,15 @@ class Pruned(View):
 
     def _together(self) -> Tensor:
         """This epoch's losses of all ranks."""
-        run = self._running
+        run, book = self._running, self._book
+        assert isinstance(book, ScoreBook)
         if run is None or run.ranks.world == 1:
-            return self._book.fresh
-        parts = self._book.fresh.index_select(0, run.indices)
+            return book.fresh
+        parts = book.fresh.index_select(0, run.indices)
         if run.ghost is not None:
             parts[-1] = UNSEEN
         whole = gather(run.ranks, parts, run.remaining.numel())
-        return self._book.fresh.index_copy(0, run.remaining, whole)
+        return book.fresh.index_copy(0, run.remaining, whole)
 
     def _close(self) -> None:
         """The epoch is over: its losses become the scores."""
@@ -404,17 +475,18 @@ class Pruned(View):
             )
         self._leave_out_doubtful()
         came = self._before + (0 if run is None else run.taken) + self._named + int(self._book.recorded)
-        if run is not None and run.ghost is not None:
-            came -= run.taken == run.size or self._book.forget(run.ghost)
+        if run is not None:
+            came -= run.ghosts_came(self._book)
         self._hand_in()
         checks.check_attribution(self._book, came, self._epoch)
-        if run is not None and run.ranks.world > 1:
+        if run is not None and run.ranks.world > 1 and isinstance(self._book, ScoreBook):
             self._book.fresh.copy_(self._together())
         now = report(plan, self._book.scores, self._book.planned)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
         self._epoch, self._plan, self._before, self._named, self._idle = self._epoch + 1, None, 0, 0, 0
+        self._begun = False
         if run is not None:
             run.release()
         if not_finite:
@@ -439,27 +511,30 @@ class Pruned(View):
             self._book.skip(where.to(self._book.device, non_blocking=True))
 
     def _hand_in(self) -> None:
-        if self._running is not None:
+        if self._running is not None and isinstance(self._book, ScoreBook):
             self._running.hand_in(self._book)
 
-    def _scale(self, plan: Plan) -> float:
+    def _scale(self, plan: Plan | ShardPlan) -> float:
         """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
-        return 1.0 if self.compensate == "loss" else plan.kept / plan.table.sum(dtype=torch.float64).item()
+        return 1.0 if self.compensate == "loss" else plan.kept / plan.weight_sum
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
-        """The weights of samples the caller names, and whether it may name them."""
+        """Whether the caller may name these samples."""
         checks.check_indices(indices, loss)
         if self._pass is not None and self._pass.taken and self._is_running(self._pass):
             raise MisalignedError(
                 message("indices with every update of a pass or with none", "both", "Choose one of the two.")
             )
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
-            self._book.recorded.add_(loss.shape[0])  # counted where a captured graph counts, too
-            return self._book.weights.index_select(0, indices)  # a look at values would wait: the epoch's end has one
+            self._book.named(indices)  # counted where a captured graph counts, too
+            return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
         self.plan()
         run = self._running
         weights = checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)
-        self._named += loss.shape[0]
+        if isinstance(self._book, ShardBook):
+            self._book.named(indices)
+        else:
+            self._named += loss.shape[0]
         return weights
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
@@ -485,7 +560,9 @@ class InfoBatch(Pruned):
 
     ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
     ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
-    the loss, as in the paper, or the learning rate (see ``infobatch.pace``).
+    the loss, as in the paper, or the learning rate (see ``infobatch.pace``). ``shard_scores=True`` leaves each rank
+    of the group its part of the scores and of the plan, for data sets that are too large for every rank to hold them;
+    the process group must be initialised by then.
     """
 
     def __init__(
@@ -502,6 +579,7 @@ class InfoBatch(Pruned):
         rounding: Rounding = "exact",
         compensate: Compensate = "loss",
         group: Any = None,
+        shard_scores: bool = False,
     ) -> None:
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
@@ -515,7 +593,15 @@ class InfoBatch(Pruned):
                     "Leave these two at their defaults, or leave saving out.",
                 )
             )
-        super().__init__(dataset, method, num_epochs, seed=seed, compensate=compensate, group=group)
+        super().__init__(
+            dataset,
+            method,
+            num_epochs,
+            seed=seed,
+            compensate=compensate,
+            group=group,
+            shard_scores=shard_scores,
+        )
 
 
 def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:

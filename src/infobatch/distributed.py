@@ -85,7 +85,7 @@ def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
     with _together(ranks, "compare settings"):
         dist.all_gather_object(gathered, facts, group=ranks.group)
     for name in facts:
-        values = [others[name] for others in gathered]
+        values = [others.get(name) for others in gathered]
         if any(value != values[0] for value in values):
             told = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
             raise RankError(message(f"the same {name} on every rank", told, "Give all ranks the same arguments."))
@@ -102,6 +102,35 @@ def gather(ranks: Ranks, mine: Tensor, count: int) -> Tensor:
     with _together(ranks, "exchange the epoch's losses"):
         _all_gather(every, mine.contiguous(), group=ranks.group)
     return every.view(ranks.world, -1).T.reshape(-1)[:count].to(home)
+
+
+def total(ranks: Ranks, mine: Tensor) -> Tensor:
+    """The sum of a few numbers over the ranks."""
+    if ranks.world == 1:
+        return mine
+    summed = mine.to(_common(ranks), copy=True)
+    with _together(ranks, "plan an epoch"):
+        dist.all_reduce(summed, group=ranks.group)
+    return summed.to(mine.device)
+
+
+def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
+    """A few counts of each rank, known to all: one row a rank."""
+    if ranks.world == 1:
+        return [mine]
+    row = torch.tensor(mine, device=_common(ranks))
+    rows = row.new_empty(ranks.world * len(mine))
+    with _together(ranks, "plan an epoch"):
+        _all_gather(rows, row, group=ranks.group)
+    counts: list[list[int]] = rows.view(ranks.world, -1).tolist()
+    return counts
+
+
+def _common(ranks: Ranks) -> torch.device:
+    """Where the ranks can exchange a few numbers."""
+    if dist.get_backend(ranks.group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Pass:
         self.ranks = ranks
         self.indices = share(remaining, ranks)
         """This rank's part of it."""
-        self.size = self.indices.numel()
+        self.size = self._count()
         self._ghosts = ghosts(remaining.numel(), ranks.world)
         self._host = self.indices.cpu()
         self.weights = self.indices.new_empty(0, dtype=torch.float32)
@@ -108,7 +108,7 @@ class Pass:
     def hand_out(self) -> Iterator[Iterator[int]]:
         """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
-            for chunk in torch.split(self._host, CHUNK):
+            for chunk in self._chunks():
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
@@ -155,7 +155,22 @@ class Pass:
     def latest(self) -> Tensor:
         """What a loader of single samples delivered last. Counts those lost to an error, too."""
         batches = self._delivered()
-        return self._host[batches - 1 : batches]
+        return self._at(range(batches - 1, batches))
+
+    # ---- the walk as a list; one that is computed on the way puts its own in the place of these ----------
+
+    def _count(self) -> int:
+        return self.indices.numel()
+
+    def _chunks(self) -> Iterator[Tensor]:
+        yield from torch.split(self._host, CHUNK)
+
+    def _at(self, places: range) -> Tensor:
+        """The samples at these places of the walk, as far as it goes."""
+        return self._host[places.start : places.stop]
+
+    def _whose(self, places: range) -> Where:
+        return places
 
     # ---- weights and losses, in the order of the plan ----------------------------------------------------
 
@@ -189,6 +204,10 @@ class Pass:
     def ghost(self) -> Tensor | None:
         """The sample this rank repeats without weight, to be as long as the others; or None."""
         return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
+
+    def ghosts_came(self, book: Any) -> int:
+        """How many of the losses that came were a ghost's. One that was named is forgotten."""
+        return 0 if self.ghost is None else int(self.taken == self.size or book.forget(self.ghost))
 
     @property
     def others(self) -> Tensor:
@@ -293,7 +312,7 @@ class Pass:
     def _from_plan(self, count: int, left: int) -> tuple[Where, int]:
         if count > left:
             raise MisalignedError(_too_many(count, left))
-        return range(self.taken, self.taken + count), left - count
+        return self._whose(range(self.taken, self.taken + count)), left - count
 
     def _delivered(self) -> int:
         """How many batches the stock loader has delivered, those lost to an error included."""
@@ -401,7 +420,7 @@ class Pass:
     def _first(self) -> list[int]:
         """The samples of the batch that waits first."""
         where: Where = self.waiting[0] if self.carried and self.waiting else range(self.batch_size)
-        samples: list[int] = (where if isinstance(where, Tensor) else self._host[where.start : where.stop]).tolist()
+        samples: list[int] = (where if isinstance(where, Tensor) else self._at(where)).tolist()
         return samples
 
     # ---- ends --------------------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ class Plan:
         return self.table.index_select(0, self.indices)
 
     @cached_property
+    def weight_sum(self) -> float:
+        """What the weights sum to: N, where they are rescaled."""
+        return self.table.sum(dtype=torch.float64).item()
+
+    @cached_property
     def effective_size(self) -> float:
         """Kish's effective sample size of the weights: ``kept`` when all are equal, less when they differ."""
         if self.kept == self.size and self.table.stride() == (0,):
@@ -66,6 +71,36 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One epoch of scores that lie in parts: the numbers of the whole. Whom it keeps is in each rank's own part.
+
+    ``weights`` are the few weights there are on this rank, by level; level 0 is left out.
+    """
+
+    epoch: int
+    size: int
+    kept: int
+    weights: tuple[float, ...]
+    weight_sum: float
+    effective_size: float
+    noise: float
+
+    @property
+    def saved(self) -> float:
+        """The share of the data set left out."""
+        return 1.0 - self.kept / self.size
+
+    @property
+    def growth(self) -> float:
+        """|D|/|S|: how much larger the expected gradient of a step is than on full data."""
+        return self.size / self.kept
+
+    @property
+    def indices(self) -> Tensor:
+        raise AttributeError("with shard_scores=True nobody holds the whole list: walk train_data.sampler")
 
 
 def generator_for(seed: int, epoch: int, device: torch.device) -> torch.Generator:

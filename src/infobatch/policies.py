@@ -1,20 +1,26 @@
-"""Whom to keep: functions (book, moment, generator) -> Plan. Each is pure; a sample without a score stays."""
+"""Whom to keep: functions (book, moment, generator) -> Plan. Each is pure; a sample without a score stays.
+
+Those here are written as rules: where to cut the axis of scores, and how many go between two cuts. A rule sees the
+scores through their ``Stats`` alone, so the same rule draws a plan from one table or from the parts of many ranks.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Literal, Protocol
+from functools import cached_property, partial, update_wrapper
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol
 
 import torch
 from torch import Tensor
 
 from .plan import Plan, Stratum, full, stratified
 from .schedules import Moment, Schedule
-from .scorebook import below, mean
+from .scorebook import at_least, beyond, mean
 
 Rounding = Literal["exact", "paper"]
+Settings = ParamSpec("Settings")
 
 
 class Scores(Protocol):
@@ -30,124 +36,205 @@ class Scores(Protocol):
 Policy = Callable[[Scores, Moment, torch.Generator], Plan]
 
 
-def below_mean(
-    book: Scores, moment: Moment, generator: torch.Generator, *, ratio: float, rounding: Rounding = "exact"
-) -> Plan:
+class Stats(Protocol):
+    """What a rule may ask about the scores."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def planned(self) -> int: ...
+    @property
+    def known(self) -> int:
+        """How many samples have a score."""
+        ...
+
+    def mean(self) -> float:
+        """Of the known scores, in double precision; NaN when none is known."""
+        ...
+
+    def nth(self, n: int) -> float:
+        """The n-th smallest known score, n from 1."""
+        ...
+
+
+class Cut(NamedTuple):
+    """Of the samples with low <= H < high a share ``ratio`` goes, or exactly ``drop``."""
+
+    low: float
+    high: float
+    ratio: float = 0.0
+    drop: int | None = None
+    rounding: Rounding = "exact"
+    unscored: bool = False
+    """Whether those without a score are among them."""
+
+    def members(self, scores: Tensor) -> Tensor:
+        if self.low == -math.inf:
+            inside = scores < self.high
+        else:
+            inside = (scores >= self.low).logical_and_(scores < self.high)
+        return inside.logical_or_(torch.isnan(scores)) if self.unscored else inside
+
+    def keep(self, m: int) -> tuple[int, float]:
+        """How many of m stay, and at what weight: k and m/k, so that a plan's weights sum to N exactly."""
+        if self.drop is not None:
+            return m - self.drop, m / (m - self.drop)
+        stay = 1 - Fraction(repr(self.ratio))
+        if self.rounding == "paper":
+            return math.floor(stay * m), float(1 / stay)
+        k = max(1, round(stay * m))
+        return k, m / k
+
+
+Rule = Callable[[Stats, Moment], list[Cut]]
+
+
+class ByCuts(Generic[Settings]):
+    """A rule as a policy."""
+
+    def __init__(self, rule: Callable[Concatenate[Stats, Moment, Settings], list[Cut]]) -> None:
+        self.rule = rule
+        update_wrapper(self, rule)
+
+    def __call__(
+        self,
+        book: Scores,
+        moment: Moment,
+        generator: torch.Generator,
+        *args: Settings.args,
+        **settings: Settings.kwargs,
+    ) -> Plan:
+        strata = []
+        for cut in self.rule(Whole(book), moment, *args, **settings):
+            members = cut.members(book.scores)
+            m = int(torch.count_nonzero(members))
+            if m:
+                strata.append(Stratum(members, *cut.keep(m)))
+        if not strata:
+            return full(book.size, moment.epoch, generator)
+        return stratified(strata, book.size, moment.epoch, generator)
+
+    def __reduce__(self) -> str:
+        return self.rule.__qualname__
+
+
+def rule_of(policy: Policy) -> Rule | None:
+    """The rule that a policy follows, with its settings; None for a policy that looks at more than cuts."""
+    inner: Any = policy.func if isinstance(policy, partial) else policy
+    settings = policy.keywords if isinstance(policy, partial) else {}
+    return partial(inner.rule, **settings) if isinstance(inner, ByCuts) else None
+
+
+@ByCuts
+def below_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding = "exact") -> list[Cut]:
     """Equation 3: W = {H < mean H}; each of W is left out with probability r."""
-    low = below(book.scores, mean(book.scores))
-    return _thin([(low, ratio)], book, moment, generator, rounding)
+    del moment
+    return _cuts(Cut(-math.inf, at_least(stats.mean()), ratio, rounding=rounding))
 
 
-def above_mean(
-    book: Scores, moment: Moment, generator: torch.Generator, *, ratio: float, rounding: Rounding = "exact"
-) -> Plan:
+@ByCuts
+def above_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding = "exact") -> list[Cut]:
     """The other side, Table 5: each sample with H > mean H is left out with probability r."""
-    high = below(-book.scores, -mean(book.scores))
-    return _thin([(high, ratio)], book, moment, generator, rounding)
+    del moment
+    return _cuts(Cut(beyond(stats.mean()), math.inf, ratio, rounding=rounding))
 
 
+@ByCuts
 def below_mean_in_tiers(
-    book: Scores,
+    stats: Stats,
     moment: Moment,
-    generator: torch.Generator,
     *,
     ratio: float,
     low_ratio: float,
     low_share: float,
     rounding: Rounding = "exact",
-) -> Plan:
+) -> list[Cut]:
     """As ``below_mean``, with ``low_ratio`` for those of W among the lowest ``low_share`` of all samples."""
-    low = below(book.scores, mean(book.scores))
-    lowest = low & (book.scores < quantile(book.scores, low_share))
-    return _thin([(lowest, low_ratio), (low & ~lowest, ratio)], book, moment, generator, rounding)
+    del moment
+    edge = at_least(stats.mean())
+    low = min(edge, _quantile(stats, low_share))
+    return _cuts(
+        Cut(-math.inf, low, low_ratio, rounding=rounding),
+        Cut(low, edge, ratio, rounding=rounding),
+    )
 
 
+@ByCuts
 def quantile_tiers(
-    book: Scores,
-    moment: Moment,
-    generator: torch.Generator,
-    *,
-    tiers: Sequence[tuple[float, float]],
-    rounding: Rounding = "exact",
-) -> Plan:
+    stats: Stats, moment: Moment, *, tiers: Sequence[tuple[float, float]], rounding: Rounding = "exact"
+) -> list[Cut]:
     """Tiers as (upper quantile, ratio), ascending: [(0.2, 0.75), (0.85, 0.5)] always keeps the top 15 %."""
-    groups, above = [], torch.zeros_like(book.scores, dtype=torch.bool)
+    del moment
+    cuts, low = [], -math.inf
     for upper, ratio in tiers:
-        under = book.scores < quantile(book.scores, upper)
-        groups.append((under & ~above, ratio))
-        above = above | under
-    return _thin(groups, book, moment, generator, rounding)
+        high = max(low, _quantile(stats, upper))
+        cuts.append(Cut(low, high, ratio, rounding=rounding))
+        low = high
+    return _cuts(*cuts)
 
 
-def uniform(
-    book: Scores, moment: Moment, generator: torch.Generator, *, ratio: float, unscored: bool = False
-) -> Plan:
+@ByCuts
+def uniform(stats: Stats, moment: Moment, *, ratio: float, unscored: bool = False) -> list[Cut]:
     """Leave out any sample with probability r. ``unscored``: those without a score too, so from epoch 0 on."""
-    anyone = torch.ones_like(book.scores, dtype=torch.bool) if unscored else ~torch.isnan(book.scores)
-    return _thin([(anyone, ratio)], book, moment, generator, "exact")
+    del stats, moment
+    return _cuts(Cut(-math.inf, math.inf, ratio, unscored=unscored))
 
 
-def spend(
-    book: Scores,
-    moment: Moment,
-    generator: torch.Generator,
-    *,
-    saving: float,
-    ratio: float,
-    schedule: Schedule,
-) -> Plan:
+@ByCuts
+def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float, schedule: Schedule) -> list[Cut]:
     """Leave out so many that the whole run ends at ``saving``, evenly over the pruning epochs still to come.
 
     The count is met by the threshold: of the lowest count/r samples a share r goes, so no weight exceeds
     1/(1-r) while the data set is large enough; after that r rises.
     """
     left = sum(schedule(Moment(epoch, moment.num_epochs)) for epoch in range(moment.epoch, moment.num_epochs))
-    spared = moment.epoch * book.size - book.planned
-    want = round((saving * moment.num_epochs * book.size - spared) / left)
-    known = book.size - int(torch.count_nonzero(torch.isnan(book.scores)))
-    want = min(want, known - 1)
+    spared = moment.epoch * stats.size - stats.planned
+    want = round((saving * moment.num_epochs * stats.size - spared) / left)
+    want = min(want, stats.known - 1)
     if want <= 0:
-        return full(book.size, moment.epoch, generator)
-    lowest = book.scores <= _nth(book.scores, min(known, math.ceil(want / ratio)))
-    count = int(torch.count_nonzero(lowest))
-    stratum = Stratum(lowest, count - want, count / (count - want))  # count > want, since ratio < 1
-    return stratified([stratum], book.size, moment.epoch, generator)
+        return []
+    highest = stats.nth(min(stats.known, math.ceil(want / ratio)))
+    return [Cut(-math.inf, beyond(highest), drop=want)]  # ratio < 1, so more lie below than go
 
 
 def quantile(scores: Tensor, share: float) -> Tensor:
     """The value with a share of the known scores strictly below it (fewer, where scores tie)."""
-    known = scores.numel() - int(torch.count_nonzero(torch.isnan(scores)))
-    if known == 0:
-        return scores.new_tensor(-torch.inf)
-    return _nth(scores, min(known, math.floor(Fraction(repr(share)) * known) + 1))
+    return scores.new_tensor(_quantile(Whole(_Table(scores)), share))
 
 
-def _nth(scores: Tensor, n: int) -> Tensor:
-    """The n-th smallest known score, n from 1."""
-    return torch.where(torch.isnan(scores), torch.inf, scores).kthvalue(n).values
+def _cuts(*cuts: Cut) -> list[Cut]:
+    """Those of the cuts between which something can go. A mean or a bound that is NaN cuts nothing."""
+    return [cut for cut in cuts if cut.ratio and cut.low < cut.high]
 
 
-def _thin(
-    groups: Sequence[tuple[Tensor, float]],
-    book: Scores,
-    moment: Moment,
-    generator: torch.Generator,
-    rounding: Rounding,
-) -> Plan:
-    strata = []
-    for members, ratio in groups:
-        m = int(torch.count_nonzero(members))
-        if m and ratio:
-            strata.append(Stratum(members, *_keep(m, ratio, rounding)))
-    if not strata:
-        return full(book.size, moment.epoch, generator)
-    return stratified(strata, book.size, moment.epoch, generator)
+def _quantile(stats: Stats, share: float) -> float:
+    if stats.known == 0:
+        return -math.inf
+    return stats.nth(min(stats.known, math.floor(Fraction(repr(share)) * stats.known) + 1))
 
 
-def _keep(m: int, ratio: float, rounding: Rounding) -> tuple[int, float]:
-    """How many of m stay, and at what weight: k and m/k, so that a plan's weights sum to N exactly."""
-    stay = 1 - Fraction(repr(ratio))
-    if rounding == "paper":
-        return math.floor(stay * m), float(1 / stay)
-    k = max(1, round(stay * m))
-    return k, m / k
+class Whole:
+    """The stats of scores that lie in one table."""
+
+    def __init__(self, book: Scores) -> None:
+        self.size = book.size
+        self.planned = book.planned
+        self._scores = book.scores
+
+    @cached_property
+    def known(self) -> int:
+        return self.size - int(torch.count_nonzero(torch.isnan(self._scores)))
+
+    def mean(self) -> float:
+        return float(mean(self._scores))
+
+    def nth(self, n: int) -> float:
+        return float(torch.where(torch.isnan(self._scores), torch.inf, self._scores).kthvalue(n).values)
+
+
+class _Table:
+    planned = 0
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+        self.size = scores.numel()

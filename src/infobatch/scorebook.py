@@ -66,6 +66,19 @@ class ScoreBook:
         scores = scores.detach()
         self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
 
+    def note(self, indices: Tensor, scores: Tensor) -> Tensor:
+        """Record, and return the weights."""
+        self.record(indices, scores)
+        return self.look_up(indices)
+
+    def look_up(self, indices: Tensor) -> Tensor:
+        """The weights of these samples."""
+        return self.weights.index_select(0, indices)
+
+    def named(self, indices: Tensor) -> None:
+        """The caller brought these indices along: nobody else counts them."""
+        self.recorded.add_(indices.numel())
+
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, indices, SKIPPED)
 
@@ -88,12 +101,21 @@ class ScoreBook:
 
     def merge(self) -> int:
         """Close an epoch: the last finite loss becomes the score. Returns how many losses were not finite."""
-        arrived = (self.fresh != UNSEEN) & (self.fresh != SKIPPED)
-        finite = torch.isfinite(self.fresh)
-        torch.where(arrived & finite, self.fresh, self.scores, out=self.scores)
-        self.fresh.fill_(UNSEEN)
+        not_finite = merge(self.fresh, self.scores)
         self.recorded.zero_()
-        return int(torch.count_nonzero(arrived & ~finite))
+        return not_finite
+
+
+def merge(fresh: Tensor, scores: Tensor) -> int:
+    """Move what arrived over to the scores, where it is finite; returns how many were not."""
+    not_finite = torch.zeros((), dtype=torch.int64, device=scores.device)
+    for new, old in zip(torch.split(fresh, 1 << 20), torch.split(scores, 1 << 20), strict=True):
+        arrived = (new != UNSEEN) & (new != SKIPPED)
+        finite = torch.isfinite(new)
+        torch.where(arrived & finite, new, old, out=old)
+        not_finite += torch.count_nonzero(arrived & ~finite)
+    fresh.fill_(UNSEEN)
+    return int(not_finite)
 
 
 def mean(scores: Tensor) -> Tensor:
@@ -111,8 +133,17 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(dtype=torch.float64)
 
 
-def below(scores: Tensor, bound: Tensor) -> Tensor:
-    """Which float32 scores are less than a double-precision bound, as if compared as real numbers."""
-    edge = bound.float()
-    edge = torch.where(edge.double() < bound, torch.nextafter(edge, edge.new_tensor(torch.inf)), edge)
-    return scores < edge
+def at_least(bound: float) -> float:
+    """The smallest float32 number >= bound: below it lie the scores that are less than the bound as real numbers."""
+    edge = torch.tensor(bound, dtype=torch.float32)
+    return _up(edge) if edge.item() < bound else edge.item()
+
+
+def beyond(bound: float) -> float:
+    """The smallest float32 number > bound."""
+    edge = torch.tensor(bound, dtype=torch.float32)
+    return _up(edge) if edge.item() <= bound else edge.item()
+
+
+def _up(edge: Tensor) -> float:
+    return torch.nextafter(edge, torch.tensor(torch.inf)).item()

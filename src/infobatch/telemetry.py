@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import InfoBatchWarning
-from .plan import Plan
+from .plan import Plan, ShardPlan
 
 NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
 GROWTH_BOUND = 2.0
@@ -37,7 +37,7 @@ class EpochReport:
     """How many losses were NaN or infinite; they did not become scores."""
 
 
-def report(plan: Plan, scores: Tensor, planned: int) -> EpochReport:
+def report(plan: Plan | ShardPlan, scores: Tensor, planned: int) -> EpochReport:
     """``scores`` are those the plan was drawn from; ``planned`` counts the samples of all plans before it."""
     return EpochReport(
         epoch=plan.epoch,
@@ -46,7 +46,7 @@ def report(plan: Plan, scores: Tensor, planned: int) -> EpochReport:
         saved_so_far=1.0 - (planned + plan.kept) / ((plan.epoch + 1) * plan.size),
         growth=plan.growth,
         effective_size=plan.effective_size,
-        noise=noise(plan, scores),
+        noise=plan.noise if isinstance(plan, ShardPlan) else noise(plan, scores),
     )
 
 

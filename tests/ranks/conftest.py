@@ -16,8 +16,9 @@ SCRIPT = Path(__file__).with_name("train.py")
 
 
 class Launcher:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, script: Path = SCRIPT) -> None:
         self.folder = folder
+        self.script = script
 
     def __call__(
         self, world: int, runs: list[dict[str, Any]], *, restarts: int = 0, fails: bool = False
@@ -28,7 +29,7 @@ class Launcher:
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
         launch = [*torchrun, f"--max-restarts={restarts}"] if world > 1 else []
         done = subprocess.run(
-            [sys.executable, *launch, str(SCRIPT), str(wanted), str(self.folder)],
+            [sys.executable, *launch, str(self.script), str(wanted), str(self.folder)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
@@ -50,3 +51,8 @@ def launch(tmp_path: Path) -> Launcher:
 @pytest.fixture(scope="module")
 def launch_once(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
     return Launcher(tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def launch_sharded(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("sharded"), SCRIPT.with_name("sharded.py"))

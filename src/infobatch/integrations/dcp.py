@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ..dataset import Pruned
 from ..distributed import find
+from ..errors import InputError, message
 
 
 class Sharded:
@@ -23,6 +24,14 @@ class Sharded:
     """
 
     def __init__(self, train_data: Pruned) -> None:
+        if train_data.shard_scores:
+            raise InputError(
+                message(
+                    "scores in one table",
+                    "shard_scores=True",
+                    "Each rank's state_dict() is its part already: save it to a file a rank with infobatch.save.",
+                )
+            )
         self.train_data = train_data
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""Scores in parts at a hundred million samples: seconds to plan, bytes a sample, seconds to walk.
+
+Each row is measured in fresh processes, one a rank, on one thread each. Bytes are what the system says the process
+took (VmRSS, VmHWM), so nothing that was allocated on the way is left out. `--json` prints a line a row; `--quick`
+only shows that everything works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import socket
+import tempfile
+from collections import deque
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from infobatch import Pruned, methods
+from infobatch.sharding import ShardBook
+
+SIZES = (1_000_000, 10_000_000, 100_000_000)
+METHODS = {"mean": methods.infobatch(), "quantiles": methods.author_tiers()}
+
+
+@dataclass(frozen=True)
+class Row:
+    size: int
+    ranks: int
+    plan_by_mean_s: float
+    plan_by_quantiles_s: float
+    close_s: float
+    """To turn an epoch's losses into scores."""
+    tensors: float
+    """Bytes a sample of the rank's part that stay between epochs."""
+    held: float
+    """Bytes a sample of the rank's part, while an epoch is walked."""
+    peak: float
+    """The most there ever were, planning and closing included."""
+    walk_1m_s: float
+
+
+class Blank:
+    """A data set that costs nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def memory(name: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def together() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def timed(work: Any) -> float:
+    together()
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def measured(size: int, name: str) -> dict[str, float]:
+    """One method: plan a pruned epoch, walk a million of it, close it."""
+    gc.collect()
+    forget_peak()
+    before = memory("VmRSS")
+    train = Pruned(Blank(size), METHODS[name], 10, shard_scores=True)
+    book = train._book
+    assert isinstance(book, ShardBook)
+    book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
+    train._epoch, book.planned = 1, size
+    plan = timed(train.plan)
+    walking, steps = iter(train.sampler), min(1_000_000, len(train.sampler))
+    walk = timed(lambda: deque(islice(walking, steps), maxlen=0))
+    held = memory("VmRSS") - before
+    close = timed(book.merge)
+    peak = memory("VmHWM") - before
+    tensors = sum(value.nbytes for value in vars(book).values() if isinstance(value, torch.Tensor))
+    return {
+        f"plan_by_{name}_s": plan,
+        "close_s": close,
+        "tensors": tensors / book.count,
+        "held": held / book.count,
+        "peak": peak / book.count,
+        "walk_1m_s": walk * 1_000_000 / steps,
+    }
+
+
+def work(rank: int, world: int, size: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    for name in METHODS:
+        measured(10_000, name)  # so that libraries are loaded before the memory is looked at
+    for name in METHODS:
+        Path(folder, f"{name}.{rank}").write_text(json.dumps(measured(size, name)))
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def row(size: int, world: int) -> Row:
+    """The slowest rank's seconds and the largest rank's bytes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (world, size, port, folder), nprocs=world)
+        results = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
+    names = {name for one in results for name in one}
+    return Row(size, world, **{name: max(one.get(name, 0.0) for one in results) for name in names})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    todo = [(size, world) for world in (1, 2) for size in ((50_000,) if options.quick else SIZES)]
+    error = Console(stderr=True)
+    rows = [row(size, world) for size, world in track(todo, "measuring", console=error, transient=True)]
+    machine = {"torch": torch.__version__, "cpus": os.cpu_count(), "processor": processor(), "threads": 1}
+    if options.json:
+        for one in rows:
+            print(json.dumps({**asdict(one), **machine}))
+        return
+    table = Table(
+        title="Scores in parts: seconds, and bytes a sample of a rank's part", caption=str(machine), box=SIMPLE
+    )
+    for name in ("samples", "ranks", "mean", "tiers", "close", "kept", "walk", "peak", "walk 1M"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in rows:
+        seconds = [f"{value:.2f}" for value in (one.plan_by_mean_s, one.plan_by_quantiles_s, one.close_s)]
+        sizes = [f"{value:.1f}" for value in (one.tensors, one.held, one.peak)]
+        table.add_row(f"{one.size / 1e6:g}M", str(one.ranks), *seconds, *sizes, f"{one.walk_1m_s:.2f}")
+    Console().print(table)
+
+
+def processor() -> str:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return names[0].split(":")[1].strip() if names else platform.machine()
+
+
+if __name__ == "__main__":
+    main()
