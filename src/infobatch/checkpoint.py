@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
+import secrets
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,15 +15,17 @@ import torch
 
 from .errors import StateError, message
 
+STALE = 3600.0  # seconds after which nobody is still writing a draft
+
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    target = Path(os.path.realpath(path))  # through a link, not over it
     if not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(draft, "wb") as file:
+        with open(draft, "xb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -27,6 +33,10 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+    for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):  # by writers that were killed
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
     folder = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

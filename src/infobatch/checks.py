@@ -16,6 +16,7 @@ from .plan import ShardPlan
 from .telemetry import EpochReport
 
 FORMAT = 1
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FIELDS = {
     *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
     *("done", "running"),
@@ -72,7 +73,7 @@ def check_shardable(size: int, method: str, by_cuts: bool) -> None:
 
 
 def check_loss(loss: Any) -> None:
-    if isinstance(loss, Tensor) and loss.ndim == 1 and loss.is_floating_point() and loss.shape[0] > 0:
+    if isinstance(loss, Tensor) and loss.ndim == 1 and loss.dtype in DTYPES and loss.shape[0] > 0:
         if not loss.is_meta:
             return
         raise InputError(message("losses with values", "losses on meta", "Move the model to a device first."))
@@ -233,7 +234,8 @@ def kind(value: Any) -> str:
 
 
 def _check_table(table: Any, size: int) -> None:
-    if not isinstance(table, Tensor) or table.shape != (size,) or table.dtype != torch.float32:
+    plain = isinstance(table, Tensor) and table.layout == torch.strided and not table.is_meta
+    if not plain or table.shape != (size,) or table.dtype != torch.float32:
         raise _refused(f"a float32 table of {size} numbers", kind(table), "It is damaged.")
 
 
@@ -268,7 +270,7 @@ def _check_running(running: Any, size: int) -> None:
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
         raise _refused("a plan of this data set", kind(indices), "It is damaged.")
-    planned = torch.zeros(size, dtype=torch.bool).index_fill_(0, indices.cpu(), True)
+    planned = torch.zeros(size, dtype=torch.bool, device="cpu").index_fill_(0, indices.cpu(), True)
     if table is None:
         belong = bool(planned.all())
     else:

@@ -121,11 +121,17 @@ class Pruned(View):
         scores, correction = loss if score is None else score, 1.0
         if indices is None:
             run = self._open_pass("losses")
+            if self._named:
+                raise MisalignedError(_BOTH)
             where = run.take(loss.shape[0])
-            if isinstance(where, range):
-                weights = run.note(where, scores)
-            else:
-                weights = self._book.note(where.to(loss.device, non_blocking=True), scores)
+            try:
+                if isinstance(where, range):
+                    weights = run.note(where, scores)
+                else:
+                    weights = self._book.note(where.to(loss.device, non_blocking=True), scores)
+            except BaseException:
+                run.put_back(where)
+                raise
             correction = run.correction(loss.shape[0])
         else:
             weights = self._weights_of(indices, loss)
@@ -240,7 +246,12 @@ class Pruned(View):
                 running = {**tables, **asdict(plan)}
         elif isinstance(plan, Plan) and (self._before or self._done()):
             self._hand_in()
-            fresh = _saved(self._together())
+            fresh = _saved(self._together("saves in"))
+            if self._running is not None:  # parts of a batch that is not complete: they come again
+                for where in self._running.unsure:
+                    fresh[
+                        where if isinstance(where, Tensor) else self._running.indices[where.start : where.stop].cpu()
+                    ] = UNSEEN
             done = int(fresh.ne(UNSEEN).count_nonzero())
             table = _saved(plan.table) if plan.kept < plan.size else None
             running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh}
@@ -297,7 +308,7 @@ class Pruned(View):
         device = book.device
         if running is not None:
             table = (
-                torch.ones(1, dtype=torch.float32).expand(state["size"])
+                torch.ones(1, dtype=torch.float32, device="cpu").expand(state["size"])
                 if running["table"] is None
                 else running["table"]
             )
@@ -369,13 +380,13 @@ class Pruned(View):
         if not self._warned:
             self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
         if plan.growth > 1 and self.compensate == "lr" and not self.paced:
+            self.paced = True
             warnings.warn(
                 'compensate="lr" leaves it to the learning rate to grow, and nothing makes it grow: '
                 "wrap the scheduler (or the optimizer) in infobatch.pace",
                 InfoBatchWarning,
                 stacklevel=2,
             )
-            self.paced = True
         run: Pass
         if isinstance(self._book, ShardBook):
             run = ShardPass(self._epoch, self._book, self.seed, self._sampler, loader, self._pass)
@@ -386,6 +397,12 @@ class Pruned(View):
         if self._pass is not None:
             self._pass.supersede()
         self._pass = run
+        if run.total == 0 and run.size:
+            warnings.warn(
+                f"epoch {self._epoch} trains nothing: with drop_last, {run.size} kept samples are less than a batch",
+                InfoBatchWarning,
+                stacklevel=2,
+            )
         return run
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
@@ -448,7 +465,7 @@ class Pruned(View):
         if self._finished():
             self._close()
 
-    def _together(self) -> Tensor:
+    def _together(self, purpose: str) -> Tensor:
         """This epoch's losses of all ranks."""
         run, book = self._running, self._book
         assert isinstance(book, ScoreBook)
@@ -457,7 +474,7 @@ class Pruned(View):
         parts = book.fresh.index_select(0, run.indices)
         if run.ghost is not None:
             parts[-1] = UNSEEN
-        whole = gather(run.ranks, parts, run.remaining.numel())
+        whole = gather(run.ranks, parts, run.remaining.numel(), purpose, self._epoch)
         return book.fresh.index_copy(0, run.remaining, whole)
 
     def _close(self) -> None:
@@ -478,17 +495,19 @@ class Pruned(View):
         if run is not None:
             came -= run.ghosts_came(self._book)
         self._hand_in()
-        checks.check_attribution(self._book, came, self._epoch)
+        try:
+            checks.check_attribution(self._book, came, self._epoch)
+        except MisalignedError:
+            self._book.fresh.fill_(UNSEEN)  # none of these losses becomes a score, and the next epoch can go on
+            self._next_epoch(run)
+            raise
         if run is not None and run.ranks.world > 1 and isinstance(self._book, ScoreBook):
-            self._book.fresh.copy_(self._together())
+            self._book.fresh.copy_(self._together("closes"))
         now = report(plan, self._book.scores, self._book.planned)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
-        self._epoch, self._plan, self._before, self._named, self._idle = self._epoch + 1, None, 0, 0, 0
-        self._begun = False
-        if run is not None:
-            run.release()
+        self._next_epoch(run)
         if not_finite:
             warnings.warn(
                 f"epoch {plan.epoch}: {not_finite} of {plan.kept} losses were not finite; "
@@ -496,6 +515,13 @@ class Pruned(View):
                 InfoBatchWarning,
                 stacklevel=2,
             )
+
+    def _next_epoch(self, run: Pass | None) -> None:
+        self._epoch, self._plan, self._before, self._named, self._idle = self._epoch + 1, None, 0, 0, 0
+        self._begun = False
+        self._book.recorded.zero_()
+        if run is not None:
+            run.release()
 
     def _leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
@@ -522,9 +548,7 @@ class Pruned(View):
         """Whether the caller may name these samples."""
         checks.check_indices(indices, loss)
         if self._pass is not None and self._pass.taken and self._is_running(self._pass):
-            raise MisalignedError(
-                message("indices with every update of a pass or with none", "both", "Choose one of the two.")
-            )
+            raise MisalignedError(_BOTH)
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
             self._book.named(indices)  # counted where a captured graph counts, too
             return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
@@ -536,6 +560,14 @@ class Pruned(View):
         else:
             self._named += loss.shape[0]
         return weights
+
+    def __deepcopy__(self, memo: Any) -> Pruned:
+        raise InputError(
+            message("one owner of the scores", "a copy", "Make a new one and load the state_dict() of this one.")
+        )
+
+    def __copy__(self) -> Pruned:
+        return self.__deepcopy__(None)
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
         return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them
@@ -602,6 +634,9 @@ class InfoBatch(Pruned):
             group=group,
             shard_scores=shard_scores,
         )
+
+
+_BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
 
 
 def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:

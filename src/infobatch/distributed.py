@@ -23,6 +23,9 @@ from .errors import RankError, message
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 
 
+PURPOSES = ("closes", "saves in")
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The processes that share one plan, and which of them this is."""
@@ -86,22 +89,42 @@ def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
         dist.all_gather_object(gathered, facts, group=ranks.group)
     for name in facts:
         values = [others.get(name) for others in gathered]
-        if any(value != values[0] for value in values):
+        if len({repr(value) for value in values if value is not None}) > 1:  # None: cannot say yet
             told = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
             raise RankError(message(f"the same {name} on every rank", told, "Give all ranks the same arguments."))
 
 
-def gather(ranks: Ranks, mine: Tensor, count: int) -> Tensor:
-    """Put the ranks' parts of ``count`` numbers back into one, in the order of the plan."""
+def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> Tensor:
+    """Put the ranks' parts of ``count`` numbers back into one, in the order of the plan.
+
+    Each part is headed by what it is for: a rank that saves while another closes its epoch would else be given
+    numbers of the right length and the wrong meaning.
+    """
     if ranks.world == 1:
         return mine
     home = mine.device
     if dist.get_backend(ranks.group) in ("gloo", "mpi"):
         mine = mine.cpu()
-    every = mine.new_empty(ranks.world * mine.numel())
+    heading = mine.new_tensor([PURPOSES.index(purpose), epoch, count >> 22, count & 0x3FFFFF])
+    part = torch.cat([heading, mine])
+    every = part.new_empty(ranks.world * part.numel())
     with _together(ranks, "exchange the epoch's losses"):
-        _all_gather(every, mine.contiguous(), group=ranks.group)
-    return every.view(ranks.world, -1).T.reshape(-1)[:count].to(home)
+        _all_gather(every, part, group=ranks.group)
+    rows = every.view(ranks.world, -1)
+    headings: list[list[float]] = rows[:, :4].tolist()
+    if any(other != headings[0] for other in headings):
+        told = ", ".join(
+            f"rank {rank} {PURPOSES[int(about[0])]} epoch {int(about[1])}" for rank, about in enumerate(headings)
+        )
+        raise RankError(
+            message(
+                "all ranks at the same point of training",
+                told,
+                "state_dict() always, and plan(), len() and scores between two epochs, are for all ranks or none, at "
+                "the same step. Load a checkpoint on every rank.",
+            )
+        )
+    return rows[:, 4:].T.reshape(-1)[:count].to(home)
 
 
 def total(ranks: Ranks, mine: Tensor) -> Tensor:

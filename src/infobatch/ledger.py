@@ -62,8 +62,9 @@ class Pass:
         self.size = self._count()
         self._ghosts = ghosts(remaining.numel(), ranks.world)
         self._host = self.indices.cpu()
-        self.weights = self.indices.new_empty(0, dtype=torch.float32)
-        self.losses = torch.full_like(self.indices, UNSEEN, dtype=torch.float32)
+        with torch.inference_mode(False):  # they outlive the mode a batch happens to be fetched in
+            self.weights = torch.empty(0, dtype=torch.float32, device=self.indices.device)
+            self.losses = torch.full((self.indices.numel(),), UNSEEN, dtype=torch.float32, device=self.indices.device)
         self.total = self.size
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
@@ -153,9 +154,9 @@ class Pass:
         self.waiting.append(indices)
 
     def latest(self) -> Tensor:
-        """What a loader of single samples delivered last. Counts those lost to an error, too."""
+        """What a loader whose batches say nothing delivered last. Counts those lost to an error, too."""
         batches = self._delivered()
-        return self._at(range(batches - 1, batches))
+        return self._at(range((batches - 1) * self.batch_size, min(batches * self.batch_size, self.total)))
 
     # ---- the walk as a list; one that is computed on the way puts its own in the place of these ----------
 
@@ -174,6 +175,7 @@ class Pass:
 
     # ---- weights and losses, in the order of the plan ----------------------------------------------------
 
+    @torch.inference_mode(False)
     def open(self, book: ScoreBook) -> None:
         if self.ranks.world > 1:
             book.exclude(self.others)
@@ -239,6 +241,16 @@ class Pass:
             self.unsure.clear()
         self.taken += count
         return indices
+
+    def put_back(self, where: Where) -> None:
+        """What was just taken could not be used: it waits again."""
+        self.taken -= len(where)
+        if self.unsure and self.unsure[-1] is where:
+            self.unsure.pop()
+            if self.carried:
+                where = _joined(where, self.waiting.popleft())
+        if self.carried:
+            self.waiting.appendleft(where)
 
     def drop(self, count: int | None) -> Where:
         """The samples of the oldest batch that waits, or its first ``count``: they will get no loss."""
@@ -502,6 +514,15 @@ def asking_loader() -> _BaseDataLoaderIter | None:
         if isinstance(owner, _BaseDataLoaderIter):
             return owner
     return None
+
+
+def _joined(front: Where, rest: Where) -> Where:
+    """Two parts of one batch."""
+    if isinstance(front, range) and isinstance(rest, range):
+        return range(front.start, rest.stop)
+    assert isinstance(front, Tensor)
+    assert isinstance(rest, Tensor)
+    return torch.cat([front, rest])
 
 
 def _nothing_waits(count: int | None) -> str:

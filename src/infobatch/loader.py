@@ -144,7 +144,7 @@ class Delivery:
             raise MisalignedError(
                 message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
             )
-        if carried.indices is None:  # batch_size=None: one sample at a time, in order
+        if carried.indices is None:  # batch_size=None, or a data set whose __getitems__ makes no list: in order
             run.deliver(run.latest())
         else:
             run.deliver(torch.frombuffer(carried.indices, dtype=torch.int64))

@@ -18,7 +18,7 @@ from . import policies
 from .errors import InputError, message
 from .plan import Plan, generator_for
 from .plan import full as full_plan
-from .policies import Policy, Rounding, Scores
+from .policies import MOST, Policy, Rounding, Scores
 from .schedules import Moment, Schedule, after, all_of, until
 
 
@@ -165,9 +165,6 @@ def _share(name: str, share: float) -> float:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
         raise InputError(message(f"{name} in (0, 1)", repr(share), "0.4 means 40 %."))
     return float(share)
-
-
-MOST = 0.9  # of an epoch: beyond that, weights above 10 make each step a lottery
 
 
 def _reachable(num_epochs: int, share: float, schedule: Schedule) -> None:

@@ -29,6 +29,9 @@ SCALE_BLIND = frozenset(
 """Optimizers, by class name, whose step hardly depends on the scale of the gradient."""
 
 
+GROWN = "infobatch_growth"  # noted in the optimizer's groups, so that nobody takes a grown rate for a plain one
+
+
 def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch: int | None = None) -> Paced:
     """Wrap a scheduler so that it ends where it would on full data; call the wrapper's ``step`` in its place.
 
@@ -85,7 +88,10 @@ class Paced:
         self.steps_per_epoch = steps_per_epoch or 1
         self._count = 0
         self._growth = 1.0
-        self._plain = self._rates()
+        self._plain = [
+            rate / group.get(GROWN, 1.0) if GROWN in group else rate
+            for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
+        ]
         self._grow()
         train_data.paced = True
         self._warn_if_blind()
@@ -156,14 +162,24 @@ class Paced:
         return [_own(group["lr"]) for group in self.optimizer.param_groups]
 
     def _set(self, growth: float) -> None:
+        if len(self._plain) != len(self.optimizer.param_groups):
+            raise InputError(
+                message(
+                    f"the {len(self._plain)} parameter groups that were there when it was paced",
+                    str(len(self.optimizer.param_groups)),
+                    "Add parameter groups first, then call infobatch.pace.",
+                )
+            )
         for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
             if isinstance(group["lr"], Tensor):  # for capturable optimizers: keep it where it is
                 group["lr"].fill_(plain * growth)
             else:
                 group["lr"] = plain * growth
+            if self._growing:
+                group[GROWN] = growth
 
     def _check_untouched(self) -> None:
-        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
+        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=False):
             lr = group["lr"]
             if not isinstance(lr, Tensor) and lr != plain * self._growth:  # a tensor may live on a device: no look
                 raise InputError(

@@ -20,6 +20,7 @@ from .schedules import Moment, Schedule
 from .scorebook import at_least, beyond, mean
 
 Rounding = Literal["exact", "paper"]
+MOST = 0.9  # of those with a score may go in an epoch: weights above 10 would make each step a lottery
 Settings = ParamSpec("Settings")
 
 
@@ -190,7 +191,7 @@ def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float, schedule
     left = sum(schedule(Moment(epoch, moment.num_epochs)) for epoch in range(moment.epoch, moment.num_epochs))
     spared = moment.epoch * stats.size - stats.planned
     want = round((saving * moment.num_epochs * stats.size - spared) / left)
-    want = min(want, stats.known - 1)
+    want = min(want, math.floor(MOST * stats.known))  # what is not known yet is made up for later
     if want <= 0:
         return []
     highest = stats.nth(min(stats.known, math.ceil(want / ratio)))

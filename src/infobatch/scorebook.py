@@ -22,6 +22,7 @@ class ScoreBook:
     keep their place in memory, so compiled steps and captured graphs go on reading the right one.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
         self.scores = torch.full((size,), torch.nan, dtype=torch.float32, device=device)
         self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
@@ -38,6 +39,7 @@ class ScoreBook:
     def device(self) -> torch.device:
         return self.scores.device
 
+    @torch.inference_mode(False)
     def to(self, device: torch.device) -> None:
         for name in ("scores", "fresh", "weights", "recorded"):
             setattr(self, name, getattr(self, name).to(device, non_blocking=True))

@@ -31,9 +31,12 @@ class View(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         return self.dataset[index]
 
-    def __getitems__(self, indices: Sequence[int]) -> Fetched:
+    def __getitems__(self, indices: Sequence[int]) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
-        fetched = Fetched(many(indices) if many else [self.dataset[index] for index in indices])
+        samples = many(indices) if many else [self.dataset[index] for index in indices]
+        if type(samples) is not list:
+            return samples  # a whole batch in a form of its own: leave it, and let the loader count
+        fetched = Fetched(samples)
         fetched.indices = indices
         return fetched
 

@@ -1,0 +1,198 @@
+"""What once went wrong under rough handling, each with the smallest run that shows it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset
+
+import infobatch
+
+
+def indices_as_data(size: int) -> TensorDataset:
+    return TensorDataset(torch.arange(size).float())
+
+
+@pytest.mark.parametrize("kind", ["ours", "stock"])
+def test_a_checkpoint_leaves_out_losses_of_an_incomplete_batch(kind: str) -> None:
+    """A collate that drops a sample shifts the rest of its batch; a resumed run must not take them for scores."""
+    items = [float(i) for i in range(12)]
+
+    def drop(batch: list[float]) -> torch.Tensor:
+        return torch.tensor([value for value in batch if value != 5.0])
+
+    def loader(train: Any, collate: Any) -> Any:
+        if kind == "ours":
+            return infobatch.DataLoader(train, 4, collate_fn=collate)
+        return DataLoader(train, 4, sampler=train.sampler, collate_fn=collate)
+
+    first = infobatch.InfoBatch(items, 3)
+    for x in loader(first, drop):
+        first.update(x)
+        state = first.state_dict()
+        if len(x) < 4:
+            break
+    train = infobatch.InfoBatch(items, 3)
+    train.load_state_dict(state)
+    for x in loader(train, torch.tensor):
+        train.update(x)
+    assert torch.equal(train.scores, torch.tensor(items))
+
+
+def test_saving_never_rests_on_one_sample() -> None:
+    train = infobatch.InfoBatch([float(i) for i in range(1000)], 10, saving=0.4)
+    for x in infobatch.DataLoader(train, 100):
+        train.update(torch.where(x % 2 == 0, x.float(), torch.inf))
+    with pytest.warns(infobatch.InfoBatchWarning, match="not finite"):
+        plan = train.plan()
+    assert plan.table.max() <= 10
+    assert plan.table.sum() == pytest.approx(1000)
+
+
+def test_many_writers_leave_one_whole_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+
+    def write(number: int) -> None:
+        for _ in range(20):
+            infobatch.save({"a": torch.full((30_000 + number * 5_000,), float(number))}, path)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if path.exists():
+            values = infobatch.load(path)["a"]
+            assert values.numel() == 30_000 + int(values[0]) * 5_000
+    for writer in writers:
+        writer.join()
+    assert [left.name for left in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_save_writes_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "last.pt").symlink_to(tmp_path / "real" / "state.pt")
+    infobatch.save({"a": 1}, tmp_path / "last.pt")
+    assert (tmp_path / "last.pt").is_symlink()
+    assert infobatch.load(tmp_path / "real" / "state.pt") == {"a": 1}
+
+
+def test_an_epoch_without_a_batch_is_said_so() -> None:
+    train = infobatch.InfoBatch(indices_as_data(100), 3)
+    for (x,) in infobatch.DataLoader(train, 80, drop_last=True):
+        train.update(x)
+    with pytest.warns(infobatch.InfoBatchWarning, match="trains nothing"):
+        assert list(infobatch.DataLoader(train, 80, drop_last=True)) == []
+
+
+def test_losses_with_and_without_indices_do_not_mix() -> None:
+    train = infobatch.InfoBatch(indices_as_data(6), 5)
+    ids = train.plan().indices[:2]
+    train.update(ids.float(), ids)
+    (x,) = next(iter(infobatch.DataLoader(train, 4)))
+    with pytest.raises(infobatch.MisalignedError, match="both"):
+        train.update(x)
+
+
+def test_an_update_that_fails_can_be_repeated() -> None:
+    train = infobatch.InfoBatch(indices_as_data(16), 4)
+    batches = iter(infobatch.DataLoader(train, 4))
+    (x,) = next(batches)
+    with pytest.raises(RuntimeError):
+        torch.func.grad(lambda weight: train.update(x * weight))(torch.tensor(2.0))
+    train.update(x)
+    for (x,) in batches:
+        train.update(x)
+    assert torch.equal(train.scores, torch.arange(16).float())
+
+
+def test_eight_bit_losses_are_refused() -> None:
+    train = infobatch.InfoBatch(indices_as_data(4), 2)
+    (x,) = next(iter(infobatch.DataLoader(train, 4)))
+    with pytest.raises(infobatch.InputError, match="float8"):
+        train.update(x.to(torch.float8_e4m3fn))
+    train.update(x)
+
+
+def test_made_in_inference_mode_used_outside() -> None:
+    with torch.inference_mode():
+        train = infobatch.InfoBatch(indices_as_data(16), 3)
+        batches = iter(infobatch.DataLoader(train, 4))
+        (x,) = next(batches)
+    factor = torch.ones(1, requires_grad=True)
+    train.update(x.clone() * factor).backward()
+    for (x,) in batches:
+        train.update(x * factor).backward()
+    assert torch.equal(train.scores, torch.arange(16).float())
+
+
+def test_after_a_misattribution_training_can_go_on() -> None:
+    class Doubling(BatchSampler):
+        def __init__(self, sampler: Any) -> None:
+            self.sampler = sampler
+
+        def __iter__(self) -> Any:
+            everyone = [index // 2 * 2 for index in self.sampler]
+            yield from (everyone[at : at + 4] for at in range(0, len(everyone), 4))
+
+        def __len__(self) -> int:
+            return 4
+
+    train = infobatch.InfoBatch(indices_as_data(16), 6)
+    for (x,) in infobatch.DataLoader(train, batch_sampler=Doubling(train.sampler)):
+        train.update(x)
+    with pytest.raises(infobatch.MisalignedError, match="16 losses for 8 samples"):
+        train.state_dict()
+    assert torch.isnan(train.scores).all()
+    for (x,) in infobatch.DataLoader(train, 4):
+        train.update(x)
+    assert torch.equal(train.scores, torch.arange(16).float())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_set_that_makes_whole_batches_keeps_their_form(workers: int) -> None:
+    class Whole(Dataset[Any]):
+        def __len__(self) -> int:
+            return 18
+
+        def __getitem__(self, index: int) -> Any:
+            return {"x": index}
+
+        def __getitems__(self, indices: list[int]) -> Any:
+            return {"x": torch.tensor(indices)}
+
+    train = infobatch.InfoBatch(Whole(), 4, delta=1.0)
+    loader = infobatch.DataLoader(train, 4, collate_fn=_as_it_is, num_workers=workers)
+    for _ in range(3):
+        for batch in loader:
+            train.update(batch["x"].float())
+    assert torch.equal(train.scores, torch.arange(18).float())
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def test_a_second_pacer_does_not_grow_the_rate_twice() -> None:
+    train = infobatch.InfoBatch(indices_as_data(32), 6, delta=1.0, compensate="lr")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    pace = infobatch.pace(optimizer, train)
+    for _ in range(2):
+        for (x,) in infobatch.DataLoader(train, 8):
+            train.update(x)
+            pace.step()
+    growth = train.plan().growth
+    assert growth > 1
+    infobatch.pace(optimizer, train)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(growth)
+
+
+def test_a_copy_is_refused() -> None:
+    train = infobatch.InfoBatch(indices_as_data(4), 2)
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(infobatch.InputError, match="state_dict"):
+            copied(train)
