@@ -123,3 +123,35 @@ def test_shares_are_even_and_cover_once(count: int, world: int) -> None:
     assert torch.equal(whole[:count], plan)
     assert (whole[count:] == plan[0]).all()
     assert len(whole) - count == distributed.ghosts(count, world) < world
+
+
+def test_ranks_at_different_points_are_told_apart(tmp_path: Path) -> None:
+    """One rank saves while the other goes on and closes its epoch: equal lengths, other meanings, no DDP to notice."""
+    script = tmp_path / "apart.py"
+    script.write_text(
+        """
+import sys, torch, infobatch, torch.distributed as dist
+from torch.utils.data import TensorDataset
+dist.init_process_group("gloo")
+train = infobatch.Pruned(TensorDataset(torch.arange(40.0)), infobatch.methods.random(0.5), 8)
+error = ""
+try:
+    for epoch in range(5):
+        for step, (x,) in enumerate(infobatch.DataLoader(train, 2)):
+            train.update(x)
+            if dist.get_rank() == 0 and (epoch, step) == (2, 1):
+                train.state_dict()
+except infobatch.RankError as caught:
+    error = str(caught)
+scores = train._book.scores
+known = scores[~torch.isnan(scores)]
+right = bool((scores == torch.arange(40.0))[~torch.isnan(scores)].all()) and len(known) > 0
+open(sys.argv[1] + str(dist.get_rank()), "w").write(f"{right} {error}")
+"""
+    )
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([sys.executable, *launch, str(script), str(tmp_path / "out")], capture_output=True, timeout=120)
+    for rank in range(2):
+        told = (tmp_path / f"out{rank}").read_text()
+        assert told.startswith("True ")
+        assert "rank 0 saves in epoch 2, rank 1 closes epoch 2" in told
