@@ -19,7 +19,7 @@ FORMAT = 1
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FIELDS = {
     *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
-    *("done", "running"),
+    *("device", "done", "running"),
 }
 
 

@@ -260,6 +260,7 @@ class Pruned(View):
             "size": self._book.size,
             "method": repr(self.method),
             "compensate": self.compensate,
+            "device": self._book.device.type,
             "num_epochs": self.num_epochs,
             "seed": self.seed,
             "epoch": self._epoch,
@@ -296,6 +297,8 @@ class Pruned(View):
         self._begun = False
         self._reports = [EpochReport(**report) for report in state["reports"]]
         self._ranks = None
+        if state["device"] == "cuda" and torch.cuda.is_available():
+            self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it
         if isinstance(book, ShardBook):
             weights = book.load(parts)
             if running is not None:

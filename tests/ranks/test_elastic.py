@@ -126,7 +126,7 @@ def test_shares_are_even_and_cover_once(count: int, world: int) -> None:
 
 
 def test_ranks_at_different_points_are_told_apart(tmp_path: Path) -> None:
-    """One rank saves while the other goes on and closes its epoch: equal lengths, other meanings, no DDP to notice."""
+    """One rank saves while the other goes on and closes its epoch: equal lengths, other meanings."""
     script = tmp_path / "apart.py"
     script.write_text(
         """
