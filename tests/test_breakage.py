@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,18 @@ def test_a_copy_is_refused() -> None:
     for copied in (copy.copy, copy.deepcopy):
         with pytest.raises(infobatch.InputError, match="state_dict"):
             copied(train)
+
+
+def test_the_look_up_the_stack_keeps_nothing_of_the_loop_alive() -> None:
+    """Reading a frame's variables makes Python keep them; a training loop's last loss must not live on that way."""
+
+    class Large:
+        pass
+
+    train = infobatch.InfoBatch(indices_as_data(8), 2)
+    large = Large()
+    gone = weakref.ref(large)
+    batches = iter(DataLoader(train, 4, sampler=train.sampler))
+    next(batches)
+    del large
+    assert gone() is None

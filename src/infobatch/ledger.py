@@ -510,6 +510,9 @@ def asking_loader() -> _BaseDataLoaderIter | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
+        # only loaders' own frames: to read a frame's variables is to hold on to them until that frame ends
+        if not str(frame.f_globals.get("__name__")).startswith(("torch.utils.data.", "torchdata.")):
+            continue
         owner = frame.f_locals.get("self")
         if isinstance(owner, _BaseDataLoaderIter):
             return owner

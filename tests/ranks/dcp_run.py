@@ -14,6 +14,9 @@ from torch.utils.data import TensorDataset
 import infobatch
 from infobatch.integrations.dcp import Sharded
 
+sys.path.insert(0, str(Path(__file__).parent))
+from leave import leave
+
 SIZE, BATCH = 50, 4
 
 
@@ -40,6 +43,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
+    leave()

@@ -19,6 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 
+sys.path.insert(0, str(Path(__file__).parent))
+from leave import leave
+
 
 @dataclass(frozen=True)
 class Run:
@@ -97,9 +100,7 @@ def main() -> None:
         except infobatch.InfoBatchError as error:
             result = {"error": f"{type(error).__name__}: {error}"}
         torch.save(result, out / f"{run.name}.{world}.{rank}")
-    if launched:
-        dist.barrier()
-        dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

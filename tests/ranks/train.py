@@ -25,6 +25,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 
+sys.path.insert(0, str(Path(__file__).parent))
+from leave import leave
+
 
 @dataclass(frozen=True)
 class Run:
@@ -151,12 +154,26 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
     return {"log": log, "model": weights_of(model)}
 
 
+def join() -> None:
+    """As init_process_group does, but torchrun's store outlives a restart, and gloo must not find the addresses of
+    ranks that are gone."""
+    limit = timedelta(seconds=60)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0":
+        dist.init_process_group("gloo", timeout=limit)
+        return
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=limit)
+    fresh = dist.PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world, timeout=limit)
+
+
 def main() -> None:
     runs, out = [Run(**run) for run in json.loads(Path(sys.argv[1]).read_text())], Path(sys.argv[2])
     torch.set_num_threads(1)
     launched = "RANK" in os.environ
     if launched:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        join()
     rank, world = (dist.get_rank(), dist.get_world_size()) if launched else (0, 1)
     for run in runs:
         try:
@@ -164,9 +181,8 @@ def main() -> None:
         except infobatch.InfoBatchError as error:
             result = {"error": f"{type(error).__name__}: {error}"}
         torch.save(result, out / f"{run.name}.{world}.{rank}")
-    if launched and all(run.die is None for run in runs):
-        dist.barrier()
-        dist.destroy_process_group()
+    if all(run.die is None for run in runs) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        leave()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 
-EPOCHS, SIZE, BATCH, EVERY = 4, 64, 8, 3
+EPOCHS, SIZE, BATCH, EVERY = 3, 64, 8, 3
 
 
 def train(checkpoint: Path, result: Path) -> None:
