@@ -122,16 +122,17 @@ def check_members(indices: Tensor, book: Book, epoch: int, ghost: Tensor | None 
 
     Returns their weights. A rank's ghost has none, and may come.
     """
-    low, high = indices.aminmax()
-    if low < 0 or high >= book.size:
+    try:
+        weights = book.look_up(indices)
+    except IndexError:
+        low, high = indices.aminmax()
         raise InputError(
             message(
                 f"indices from 0 to {book.size - 1}",
                 f"{int(low)} to {int(high)}",
                 "They are positions in the data set that train_data wraps.",
             )
-        )
-    weights = book.look_up(indices)
+        ) from None
     if not weights.min().is_nonzero() and (ghost is None or bool((weights == 0)[indices != ghost].any())):
         raise MisalignedError(stranger(epoch))
     return weights

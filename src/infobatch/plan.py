@@ -120,11 +120,7 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
 def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
     """The positions of the True entries in random order."""
     members = mask.nonzero().squeeze(1)
-    if mask.numel() < 2**31:
-        members = members.int()  # half as much memory to touch
-    drawn = members.index_select(0, shuffled(members.numel(), generator))
-    del members  # first: fresh pages cost more than the numbers in them
-    return drawn.long()
+    return members.index_select(0, shuffled(members.numel(), generator))
 
 
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:

@@ -74,7 +74,7 @@ class ScoreBook:
         return self.look_up(indices)
 
     def look_up(self, indices: Tensor) -> Tensor:
-        """The weights of these samples."""
+        """The weights of these samples. On the CPU an index out of range raises IndexError."""
         return self.weights.index_select(0, indices)
 
     def named(self, indices: Tensor) -> None:

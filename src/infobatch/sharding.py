@@ -104,6 +104,10 @@ class ShardBook:
         self.fresh.index_fill_(0, self._cells(indices), SKIPPED)
 
     def look_up(self, indices: Tensor) -> Tensor:
+        if indices.device.type == "cpu" and not torch.compiler.is_compiling():
+            low, high = indices.aminmax()
+            if low < 0 or high >= self.size:
+                raise IndexError
         return self._weights_at(self._cells(indices))
 
     def _cells(self, indices: Tensor) -> Tensor:
