@@ -8,13 +8,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
+class _Counted(Protocol):
+    @property
+    def size(self) -> int: ...
+    @property
+    def kept(self) -> int: ...
+
+
+class Shares:
+    """What follows from |D| and |S| alone, for plans of every kind."""
+
+    @property
+    def saved(self: _Counted) -> float:
+        """The share of the data set left out."""
+        return 1.0 - self.kept / self.size
+
+    @property
+    def growth(self: _Counted) -> float:
+        """|D|/|S|: how much larger the expected gradient of a step is than on full data."""
+        return self.size / self.kept
+
+
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Shares):
     """One epoch: the kept samples in training order, and the weight of every sample.
 
     ``table`` has one weight per sample of the data set, 0 for those left out. ``indices`` are positions in the
@@ -34,16 +56,6 @@ class Plan:
     def kept(self) -> int:
         """|S|, the number of samples this epoch trains on."""
         return self.indices.numel()
-
-    @property
-    def saved(self) -> float:
-        """The share of the data set left out."""
-        return 1.0 - self.kept / self.size
-
-    @property
-    def growth(self) -> float:
-        """|D|/|S|: how much larger the expected gradient of a step is than on full data."""
-        return self.size / self.kept
 
     @cached_property
     def weights(self) -> Tensor:
@@ -74,7 +86,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class ShardPlan:
+class ShardPlan(Shares):
     """One epoch of scores that lie in parts: the numbers of the whole. Whom it keeps is in each rank's own part.
 
     ``weights`` are the few weights there are on this rank, by level; level 0 is left out.
@@ -87,16 +99,6 @@ class ShardPlan:
     weight_sum: float
     effective_size: float
     noise: float
-
-    @property
-    def saved(self) -> float:
-        """The share of the data set left out."""
-        return 1.0 - self.kept / self.size
-
-    @property
-    def growth(self) -> float:
-        """|D|/|S|: how much larger the expected gradient of a step is than on full data."""
-        return self.size / self.kept
 
     @property
     def indices(self) -> Tensor:
