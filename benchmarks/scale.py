@@ -53,19 +53,6 @@ class Row:
     walk_1m_s: float
 
 
-class Blank:
-    """A data set that costs nothing."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 def memory(name: str) -> int:
     """A line of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -93,7 +80,7 @@ def measured(size: int, name: str) -> dict[str, float]:
     gc.collect()
     forget_peak()
     before = memory("VmRSS")
-    train = Pruned(Blank(size), METHODS[name], 10, shard_scores=True)
+    train = Pruned(range(size), METHODS[name], 10, shard_scores=True)
     book = train._book
     assert isinstance(book, ShardBook)
     book.scores.log_normal_(generator=torch.Generator().manual_seed(0))

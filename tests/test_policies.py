@@ -191,18 +191,22 @@ def test_exact_rounding_keeps_at_least_one(ratio: float, m: int, k: int) -> None
 # ---- quantiles -----------------------------------------------------------------------------------------------
 
 
+def quantile(scores: torch.Tensor, share: float) -> float:
+    return policies.quantile(policies.Whole(book_of(scores)), share)
+
+
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.29, 0.57, 0.85, 0.99])
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 def test_quantile_has_the_share_strictly_below(share: float, size: int) -> None:
     scores = torch.randperm(size, generator=torch.Generator().manual_seed(size)).float()
-    strictly = (scores < policies.quantile(scores, share)).sum()
+    strictly = (scores < quantile(scores, share)).sum()
     assert strictly == math.floor(Fraction(str(share)) * size)
 
 
 def test_quantile_counts_the_known_alone() -> None:
     scores = torch.tensor([math.nan] * 50 + list(range(100)))
-    assert policies.quantile(scores, 0.2) == 20
-    assert policies.quantile(torch.tensor([math.nan]), 0.5) == -math.inf
+    assert quantile(scores, 0.2) == 20
+    assert quantile(torch.tensor([math.nan]), 0.5) == -math.inf
 
 
 def test_tiers_prune_the_lowest_share_harder() -> None:

@@ -153,7 +153,7 @@ def below_mean_in_tiers(
     """As ``below_mean``, with ``low_ratio`` for those of W among the lowest ``low_share`` of all samples."""
     del moment
     edge = at_least(stats.mean())
-    low = min(edge, _quantile(stats, low_share))
+    low = min(edge, quantile(stats, low_share))
     return _cuts(
         Cut(-math.inf, low, low_ratio, rounding=rounding),
         Cut(low, edge, ratio, rounding=rounding),
@@ -168,7 +168,7 @@ def quantile_tiers(
     del moment
     cuts, low = [], -math.inf
     for upper, ratio in tiers:
-        high = max(low, _quantile(stats, upper))
+        high = max(low, quantile(stats, upper))
         cuts.append(Cut(low, high, ratio, rounding=rounding))
         low = high
     return _cuts(*cuts)
@@ -198,17 +198,13 @@ def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float, schedule
     return [Cut(-math.inf, beyond(highest), drop=want)]  # ratio < 1, so more lie below than go
 
 
-def quantile(scores: Tensor, share: float) -> Tensor:
-    """The value with a share of the known scores strictly below it (fewer, where scores tie)."""
-    return scores.new_tensor(_quantile(Whole(_Table(scores)), share))
-
-
 def _cuts(*cuts: Cut) -> list[Cut]:
     """Those of the cuts between which something can go. A mean or a bound that is NaN cuts nothing."""
     return [cut for cut in cuts if cut.ratio and cut.low < cut.high]
 
 
-def _quantile(stats: Stats, share: float) -> float:
+def quantile(stats: Stats, share: float) -> float:
+    """The value with a share of the known scores strictly below it (fewer, where scores tie)."""
     if stats.known == 0:
         return -math.inf
     return stats.nth(min(stats.known, math.floor(Fraction(repr(share)) * stats.known) + 1))
@@ -231,11 +227,3 @@ class Whole:
 
     def nth(self, n: int) -> float:
         return float(torch.where(torch.isnan(self._scores), torch.inf, self._scores).kthvalue(n).values)
-
-
-class _Table:
-    planned = 0
-
-    def __init__(self, scores: Tensor) -> None:
-        self.scores = scores
-        self.size = scores.numel()
