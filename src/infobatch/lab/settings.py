@@ -1,0 +1,160 @@
+"""Everything that decides a run, in one frozen object of plain values."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import inspect
+import json
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from .. import methods
+from ..errors import InputError, message
+from ..methods import Method
+
+Schedule = Literal["onecycle", "cosine", "step", "constant"]
+Amp = Literal["none", "bf16", "fp16"]
+Feed = Literal["auto", "resident", "loader"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. A record holds it whole, and ``Settings(**record["settings"])`` makes the run again."""
+
+    task: str = "digits"
+    """A task of the lab, or MODULE:FUNCTION that makes one."""
+    data: str = ""
+    """The folder the task's files lie in; empty for tasks that bring their own."""
+    method: str = "infobatch"
+    """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
+    compensate: Literal["loss", "lr"] = "loss"
+    """What grows in a pruned epoch: the loss (the paper), or the learning rate."""
+    epochs: int = 40
+    steps: int = 0
+    """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
+    batch_size: int = 128
+    model: str = "conv"
+    """A net of the lab, or timm:NAME, or transformers:NAME."""
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Schedule = "onecycle"
+    warmup: float = 0.3
+    """OneCycle: the share of the run in which the rate rises."""
+    milestones: tuple[float, ...] = (0.3, 0.6, 0.8)
+    """Step: the shares of the run after which the rate falls to a fifth."""
+    label_smoothing: float = 0.0
+    augment: bool = True
+    """Random crop and flip, where the task has them."""
+    amp: Amp = "none"
+    channels_last: bool = False
+    compile: bool = False
+    feed: Feed = "auto"
+    """Where batches come from: the device's memory, or a loader; auto takes the first where the task's data allow it."""
+    graph: bool = True
+    """On a GPU with resident data: the whole step as one CUDA graph."""
+    workers: int = 0
+    device: str = "auto"
+    threads: int = 0
+    """CPU threads of torch; 0 leaves them as they are."""
+    seed: int = 0
+    eval_every: int = 1
+    """Test after every so many epochs, and after the last."""
+    gallery: int = 12
+    """How many of the most and least kept samples to show; 0 keeps them out of the record."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @classmethod
+    def of(cls, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> Settings:
+        """Settings from plain values: what is given, else the task's defaults, else those above."""
+        known = [entry.name for entry in fields(cls)]
+        for name in [*given, *(defaults or {})]:
+            if name not in known:
+                raise InputError(message("a setting of the lab", repr(name), near(name, known)))
+        merged = {**(defaults or {}), **given}
+        if isinstance(merged.get("milestones"), list):
+            merged["milestones"] = tuple(merged["milestones"])
+        return cls(**merged)
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "milestones": list(self.milestones)}
+
+    def but(self, **changes: Any) -> Settings:
+        return replace(self, **changes)
+
+    @property
+    def key(self) -> str:
+        """Twelve characters that differ where any setting does."""
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def make_method(self) -> Method:
+        return parse_method(self.method)
+
+
+def parse_method(text: str) -> Method:
+    """
+    >>> parse_method("infobatch:ratio=0.3")
+    infobatch(ratio=0.3, delta=0.875)
+    """
+    name, _, rest = text.partition(":")
+    if name not in methods.METHODS:
+        raise InputError(message("a method", repr(name), near(name, methods.METHODS)))
+    maker = methods.METHODS[name]
+    allowed, given = inspect.signature(maker).parameters, {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in allowed or not equals:
+            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(allowed) or 'none'})"
+            raise InputError(message(expected, repr(part), near(key, allowed)))
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[key] = value
+    return maker(**given)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Did you mean ...? Else, what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."
+
+
+_CHOICES = {
+    "compensate": ("loss", "lr"),
+    "schedule": ("onecycle", "cosine", "step", "constant"),
+    "amp": ("none", "bf16", "fp16"),
+    "feed": ("auto", "resident", "loader"),
+}
+_AT_LEAST: dict[str, float] = {
+    "epochs": 1, "steps": 0, "batch_size": 1, "workers": 0, "threads": 0, "seed": 0, "eval_every": 1, "gallery": 0,
+    "momentum": 0, "weight_decay": 0, "lr": 0,
+}  # fmt: skip
+
+
+def _check(settings: Settings) -> None:
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        plain = entry.default if entry.default is not MISSING else None
+        wanted = (int, float) if isinstance(plain, float) else type(plain)
+        if not isinstance(value, wanted) or (isinstance(value, bool) and not isinstance(plain, bool)):
+            expected = f"{entry.name} as {type(plain).__name__}, as {plain!r}"
+            raise InputError(message(expected, repr(value), "See docs/lab.md for all settings."))
+        if entry.name in _CHOICES and value not in _CHOICES[entry.name]:
+            raise InputError(message(f"{entry.name} as one of them", repr(value), near(value, _CHOICES[entry.name])))
+        if entry.name in _AT_LEAST and not value >= _AT_LEAST[entry.name]:
+            expected = f"{entry.name} of at least {_AT_LEAST[entry.name]}"
+            raise InputError(message(expected, repr(value), "Nothing was started."))
+    for name in ("warmup", "label_smoothing"):
+        if not 0 <= getattr(settings, name) < 1:
+            raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
+    parse_method(settings.method)
+
+
