@@ -1,0 +1,211 @@
+"""What a run did, as JSON lines in a folder of its own: append-only, safe against crashes, read back whole.
+
+A line is written by one ``write`` and reaches the disk before the run goes on. A crash can tear the last line only;
+the reader leaves a torn last line out, and the writer sets it aside before it appends. Anything else that cannot be
+read is named, with its line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from ..errors import InputError, StateError, message
+from .settings import Settings
+
+FORMAT = 1
+FILE = "record.jsonl"
+CHECKPOINT = "checkpoint.pt"
+
+Fact = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run as recorded. ``end`` is None where it has not finished."""
+
+    name: str
+    start: Fact
+    epochs: list[Fact] = field(default_factory=list)
+    samples: Fact | None = None
+    end: Fact | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings.of(self.start["settings"])
+
+    @property
+    def label(self) -> str:
+        return label(self.settings)
+
+
+def label(settings: Settings) -> str:
+    """What tells the runs of a comparison apart, but for the seed."""
+    grows = "+lr" if settings.compensate == "lr" else ""
+    return settings.method + grows + (f", {settings.steps} steps" if settings.steps else "")
+
+
+class Recorder:
+    """Appends facts to a run's folder. One process at a time; the lock goes when the process does.
+
+    >>> import tempfile
+    >>> with Recorder(tempfile.mkdtemp() + "/run") as record:
+    ...     record({"kind": "start"})
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, resume: bool = False) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 - held as long as this object
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise InputError(
+                message("a folder no other run writes to", str(self.folder), "Wait for that run, or take another name.")
+            ) from None
+        path = self.folder / FILE
+        try:
+            if path.exists() and path.stat().st_size and not resume:
+                raise InputError(
+                    message("a folder without a record", f"{path}", "Take another name, or go on with --resume.")
+                )
+            _set_torn_line_aside(path)
+            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __call__(self, fact: Fact) -> None:
+        self._file.write(line(fact))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def line(fact: Fact) -> str:
+    """One line of standard JSON: what is not finite becomes null."""
+    return json.dumps(_finite(fact), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def read(path: str | os.PathLike[str]) -> Run:
+    """The run in a folder, or in a file that holds one."""
+    runs = list(read_file(_record_of(Path(path))))
+    if len(runs) != 1:
+        raise StateError(message("the record of one run", f"{path}, which holds {len(runs)}", "Use read_many."))
+    return runs[0]
+
+
+def read_many(*paths: str | os.PathLike[str]) -> list[Run]:
+    """All runs in the folders and files given, and in the folders below them."""
+    runs: list[Run] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files = sorted(path.rglob(FILE)) or sorted(path.rglob("*.jsonl"))
+        else:
+            files = [path]
+        if not files:
+            raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train something first."))
+        for file in files:
+            runs += read_file(file)
+    return runs
+
+
+def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
+    """The runs of one file: each begins with a ``start``."""
+    run: Run | None = None
+    for number, fact in _facts(Path(path)):
+        kind = fact.get("kind")
+        if kind == "start":
+            if run is not None:
+                yield run
+            run = _begin(fact, path, number)
+        elif run is None:
+            raise _damaged(path, number, "comes before any start")
+        elif kind == "epoch":
+            epoch = fact.get("epoch")
+            known = len(run.epochs)
+            if not isinstance(epoch, int) or not 0 <= epoch <= known:
+                raise _damaged(path, number, f"has epoch {epoch!r} after {known} epochs")
+            del run.epochs[epoch:]  # a run resumed from an older checkpoint goes over some epochs again
+            run.epochs.append(fact)
+        elif kind == "samples":
+            object.__setattr__(run, "samples", fact)
+        elif kind == "end":
+            object.__setattr__(run, "end", fact)
+    if run is not None:
+        yield run
+
+
+def _begin(fact: Fact, path: str | os.PathLike[str], number: int) -> Run:
+    if fact.get("format") != FORMAT:
+        raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
+    if not isinstance(fact.get("settings"), dict):
+        raise _damaged(path, number, "has no settings")
+    return Run(str(fact.get("run", Path(path).parent.name)), fact)
+
+
+def _record_of(path: Path) -> Path:
+    found = path / FILE if path.is_dir() else path
+    if not found.is_file():
+        raise InputError(message(f"a run's folder, with a {FILE}", str(path), "infobatch train makes one."))
+    return found
+
+
+def _facts(path: Path) -> Iterator[tuple[int, Fact]]:
+    if not path.is_file():
+        raise InputError(message("a record", str(path), "There is no such file."))
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            try:
+                fact = json.loads(raw.decode("utf-8"))
+                if not isinstance(fact, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                if not raw.endswith(b"\n"):
+                    return  # torn by a crash while it was written
+                raise _damaged(path, number, f"is not a JSON object ({error})") from error
+            yield number, fact
+
+
+def _damaged(path: str | os.PathLike[str], number: int, what: str) -> StateError:
+    return StateError(message("a record of the lab", f"{path}, whose line {number} {what}", "Nothing was changed."))
+
+
+def _set_torn_line_aside(path: Path) -> None:
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with open(path.with_suffix(".torn"), "ab") as torn:
+            torn.write(data[whole:] + b"\n")
+            os.fsync(torn.fileno())
+        os.truncate(path, whole)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
