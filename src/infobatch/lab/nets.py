@@ -113,7 +113,9 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     library, colon, inner = name.partition(":")
     if not colon:
         if name not in NETS:
-            raise InputError(message("a net of the lab, timm:NAME or transformers:NAME", repr(name), near(name, NETS)))
+            raise InputError(
+                message("a net of the lab, timm:NAME or transformers:NAME", repr(name), near(name, NETS))
+            )
         return NETS[name](shape, classes)
     if library == "timm":
         return _timm(inner, shape, classes)
@@ -143,7 +145,9 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             message("transformers installed, for its models", str(error), "pip install transformers")
         ) from error
     if name not in CONFIG_MAPPING_NAMES:
-        raise InputError(message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING_NAMES)))
+        raise InputError(
+            message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING_NAMES))
+        )
     channels, height, width = _image(shape)
     given: dict[str, Any] = {"num_labels": classes, "num_channels": channels}
     if height == width:

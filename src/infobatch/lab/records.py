@@ -70,7 +70,9 @@ class Recorder:
         except OSError:
             self._lock.close()
             raise InputError(
-                message("a folder no other run writes to", str(self.folder), "Wait for that run, or take another name.")
+                message(
+                    "a folder no other run writes to", str(self.folder), "Wait for that run, or take another name."
+                )
             ) from None
         path = self.folder / FILE
         try:
@@ -96,7 +98,9 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -156,5 +156,3 @@ def _check(settings: Settings) -> None:
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
     parse_method(settings.method)
-
-

@@ -56,7 +56,7 @@ class Task:
     std: Sequence[float] = ()
     """Of each channel, for images as bytes: inputs become (x / 255 - mean) / std on the device."""
     pad: int = 0
-    """Random crops out of images padded by so much, with the border's mean colour; 0 for none."""
+    """Random crops out of images padded by so much with black; 0 for none."""
     flip: bool = False
     """Left and right are alike."""
     loss: Loss = cross_entropy

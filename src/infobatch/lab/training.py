@@ -1,0 +1,581 @@
+"""The one training loop of the lab. It yields facts; others write, show or log them."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import __version__, checkpoint
+from ..dataset import Pruned
+from ..errors import InputError, StateError, message
+from ..plan import Plan
+from ..telemetry import report
+from .catalogue import make_task
+from .feeding import Batch, Draws, Prepare, Resident, draws, make_feed, resident, size_of
+from .nets import make_net
+from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
+from .records import FORMAT, Fact
+from .settings import Settings
+from .tasks import Arrays, Task
+
+BINS = 40
+HISTOGRAMS = 10
+CHECKPOINT_SECONDS = 20.0
+PARTS = ("data", "step", "planning", "test")
+
+Stop = Callable[[], bool]
+Tick = Callable[[float], None]
+"""Told how many epochs are done, fractions included."""
+
+
+def run(
+    settings: Settings,
+    *,
+    task: Task | None = None,
+    name: str = "",
+    keep: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    stop: Stop = lambda: False,
+    tick: Tick = lambda epochs: None,
+) -> Iterator[Fact]:
+    """Train once; yield what happens, from ``start`` to ``end`` (see docs/lab.md).
+
+    ``keep`` is the file a checkpoint is kept in, and ``resume`` goes on from it. Where ``stop()`` becomes true the run
+    saves itself after the batch at hand, yields ``pause`` and ends.
+    """
+    training = Training(settings, task or make_task(settings.task, settings.data), tick)
+    path = Path(keep) if keep is not None else None
+    if resume and path is not None:
+        training.load(path)
+        yield {"kind": "resume", "time": now(), "epoch": training.train_data.epoch, "environment": training.place()}
+    else:
+        yield training.start(name)
+    saved = perf_counter()
+    while not training.over:
+        fact = training.epoch(stop)
+        if fact is None:
+            if path is not None:
+                checkpoint.save(training.state(), path)
+            yield {"kind": "pause", "time": now(), "epoch": training.train_data.epoch}
+            return
+        yield fact  # written down before the checkpoint: an epoch may be told twice, but never lost
+        if path is not None and not training.over and perf_counter() - saved > CHECKPOINT_SECONDS:
+            checkpoint.save(training.state(), path)
+            saved = perf_counter()
+    if settings.gallery:
+        yield training.gallery()
+    yield training.end()
+
+
+class Training:
+    """A run in the making: everything that changes while it goes on."""
+
+    def __init__(self, settings: Settings, task: Task, tick: Tick = lambda epochs: None) -> None:
+        began = perf_counter()
+        self.settings, self.task, self.tick = settings, task, tick
+        self.device = _device(settings.device)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        size = size_of(task.train)
+        self.full_steps = math.ceil(size / settings.batch_size)
+        self.total_steps = settings.steps or settings.epochs * self.full_steps
+        self.epochs = math.ceil(self.total_steps / self.full_steps)
+        method = settings.make_method()
+        if settings.steps and method.name != "full":
+            raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
+        self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=settings.compensate)
+        self.train_data.paced = True  # the rates below grow
+        self.train_data.to(self.device)
+        torch.manual_seed(settings.seed)
+        self.model = _model(settings, task).to(self.device)
+        if settings.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.captured = (
+            self.device.type == "cuda"
+            and settings.graph
+            and resident(task, settings)
+            and settings.amp != "fp16"
+            and settings.optimizer in IN_A_GRAPH
+        )
+        self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
+        self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
+        self.rates = rate_table(settings, self.total_steps)
+        self.feed = make_feed(task, self.train_data, settings, self.device)
+        self.prepare = Prepare(task, settings, self.device)
+        self.labels = task.train.labels.to(self.device) if isinstance(task.train, Arrays) else None
+        self.visits = torch.zeros(size, dtype=torch.int32, device=self.device)
+        self.steps = 0
+        self.samples = 0
+        self.best = -math.inf
+        self.seconds = dict.fromkeys((*PARTS, "setup"), 0.0)
+        self.loss_sum = torch.zeros((), device=self.device)
+        self._done = 0
+        """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
+        self._tested: dict[str, Any] = {}
+        self.seconds["setup"] = self._now() - began
+
+    # ---- an epoch ----------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.steps >= self.total_steps or self.train_data.epoch >= self.epochs
+
+    def epoch(self, stop: Stop) -> Fact | None:
+        """Train an epoch, or what is left of it. None where ``stop`` cut it short."""
+        if self.captured:
+            self._set_up(lambda: self._captured)
+        spent, start = dict.fromkeys(PARTS, 0.0), self._now()
+        plan = cast(Plan, self.train_data.plan())
+        spent["planning"] = self._now() - start
+        epoch, batch = plan.epoch, self.settings.batch_size
+        facts = self._plan_facts(plan)
+        left = self.total_steps - self.steps + self._done // batch
+        steps = min(math.ceil(plan.kept / batch), left)
+        rates = epoch_rates(self.rates, epoch, steps, plan.kept, plan.size, self.settings, self.full_steps)
+
+        self.feed.seconds, start = 0.0, self._now()
+        draw = draws(self.task, self.settings, epoch, plan.kept, self.device)
+        self.model.train()
+        finished = self._walk(plan, draw, rates, stop)
+        spent["step"] = self._now() - start - self.feed.seconds
+        spent["data"] = self.feed.seconds
+        for part, seconds in spent.items():
+            self.seconds[part] += seconds
+        if not finished:
+            return None
+        self.samples += self._done
+        facts |= {"steps": steps, "lr": rates[-1], "train_loss": float(self.loss_sum) / self._done}
+        self.visits[plan.indices[: self._done]] += 1
+        self._done = 0
+        self.loss_sum.zero_()
+        if self.over or (epoch + 1) % self.settings.eval_every == 0:
+            start = self._now()
+            self._tested = self.test()
+            spent["test"] = self._now() - start
+            self.seconds["test"] += spent["test"]
+            facts |= {"metric": self._tested["metric"], "test_loss": self._tested["test_loss"]}
+            self.best = max(self.best, self._tested["metric"])
+        history = self.train_data.history
+        facts["not_finite"] = history[epoch].not_finite if len(history) > epoch else 0
+        self.tick(float(epoch + 1))
+        return {"kind": "epoch", **facts, "seconds": _rounded(spent)}
+
+    def _walk(self, plan: Plan, draw: Draws, rates: list[float], stop: Stop) -> bool:
+        batch = self.settings.batch_size
+        if self.captured:
+            self._captured.stage(plan.indices, draw, rates, self._done // batch)
+        feed = self.feed.epoch(draw, self._done) if not self.captured else self._tail(plan, draw, len(rates))
+        for at in range(self._done // batch, len(rates)):
+            if self.captured and (at + 1) * batch <= plan.kept:
+                self._captured.graph.replay()
+                count = batch
+            else:
+                piece = next(feed)
+                self._set_rate(rates[at])
+                self.step(piece)
+                count = len(piece.labels)
+            self._done += count
+            self.steps += 1
+            if at % 16 == 0:
+                self.tick(plan.epoch + self._done / plan.kept)
+            if stop() and at + 1 < len(rates):
+                return False
+        return True
+
+    def _tail(self, plan: Plan, draw: Draws, steps: int) -> Iterator[Batch]:
+        """The last batch, where it is smaller than the others and a graph of its own would not pay."""
+        batch = self.settings.batch_size
+        where = slice((steps - 1) * batch, steps * batch)
+        with torch.backends.cudnn.flags(benchmark=False):  # or each new size would be tried out at length
+            yield cast(Resident, self.feed).batch_of(plan.indices[where], draw.at(where))
+
+    def step(self, batch: Batch) -> None:
+        """One step of training, on whatever device and feed; also what a graph captures."""
+        with self._autocast():
+            outputs = self.forward(self.prepare(batch.inputs, batch.draw))
+        losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
+        self.loss_sum.add_(losses.detach().sum())
+        loss = self.train_data.update(losses, batch.indices)
+        self.optimizer.zero_grad(set_to_none=not self.captured)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _set_up(self, work: Callable[[], Any]) -> None:
+        start = self._now()
+        work()
+        self.seconds["setup"] += self._now() - start
+
+    @cached_property
+    def _captured(self) -> Captured:
+        return Captured(self)
+
+    @torch.no_grad()
+    def test(self) -> dict[str, Any]:
+        """Loss and metric on the test set, of all samples and of each class."""
+        self.model.eval()
+        losses, scores, labels = [], [], []
+        for inputs, targets in self.feed.test():
+            with self._autocast():
+                outputs = self.forward(self.prepare(inputs))
+            losses.append(self.task.loss(outputs, targets, 0.0))
+            scores.append(self.task.score(outputs, targets))
+            labels.append(targets)
+        score, label = torch.cat(scores).double(), torch.cat(labels)
+        by_class = None
+        if self.task.classes:
+            count = torch.bincount(label, minlength=len(self.task.classes)).clamp(min=1)
+            total = torch.zeros_like(count, dtype=torch.float64).index_add_(0, label, score)
+            by_class = [round(100 * value, 4) for value in (total / count).tolist()]
+        loss = float(torch.cat(losses).double().mean())
+        return {"metric": 100 * float(score.mean()), "test_loss": loss, "class_metric": by_class}
+
+    # ---- facts -------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> Fact:
+        return {
+            "kind": "start",
+            "format": FORMAT,
+            "run": name or self.settings.key,
+            "time": now(),
+            "settings": self.settings.plain(),
+            "size": size_of(self.task.train),
+            "classes": list(self.task.classes),
+            "metric": self.task.metric,
+            "environment": self.place(),
+            "source": self.task.source,
+        }
+
+    def place(self) -> dict[str, Any]:
+        """Where it runs, and on what."""
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return {
+            "infobatch": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": self.device.type,
+            "gpu": gpu,
+            "cpu": f"{os.cpu_count()} cores, {platform.machine()}",
+            "threads": torch.get_num_threads(),
+            "platform": sys.platform,
+            "feed": "resident" if isinstance(self.feed, Resident) else "loader",
+            "graph": self.captured,
+            "git": git_state(),
+        }
+
+    def _plan_facts(self, plan: Plan) -> Fact:
+        scores = self.train_data.scores
+        told = asdict(report(plan, scores, self.samples))
+        values, counts = torch.unique(plan.table[plan.table != 0], return_counts=True)
+        order = counts.argsort(descending=True)[:16].sort().values
+        facts: Fact = {
+            "epoch": plan.epoch, "kept": plan.kept, "size": plan.size, "saved": plan.saved,
+            **{key: told[key] for key in ("saved_so_far", "growth", "effective_size", "noise")},
+            "not_finite": 0, "steps": 0, "lr": 0.0, "train_loss": None, "metric": None, "test_loss": None,
+            "weights": {"values": values[order].tolist(), "counts": counts[order].tolist()},
+            "class_kept": self._by_class(plan.table.ne(0)),
+        }  # fmt: skip
+        every = max(1, self.epochs // HISTOGRAMS)
+        if plan.epoch % every == every - 1 and plan.epoch:
+            facts["losses"] = histogram(scores, plan.table)
+        return facts
+
+    def _by_class(self, counts: Tensor) -> list[int] | None:
+        if self.labels is None or not self.task.classes:
+            return None
+        sums = torch.zeros(len(self.task.classes), dtype=torch.int64, device=self.device)
+        return cast(list[int], sums.index_add_(0, self.labels, counts.long()).tolist())
+
+    def gallery(self) -> Fact:
+        """The samples that were trained on most and least often."""
+        scores = self.train_data.scores
+        tie = torch.rand(len(self.visits), generator=torch.Generator().manual_seed(0)).to(self.device)
+        order = (self.visits + tie).argsort(descending=True)
+        count = min(self.settings.gallery, len(order))
+        return {
+            "kind": "samples",
+            "most": [self._sample(int(index), scores) for index in order[:count]],
+            "least": [self._sample(int(index), scores) for index in order.flip(0)[:count]],
+        }
+
+    def _sample(self, index: int, scores: Tensor) -> Fact:
+        fact: Fact = {"index": index, "kept": int(self.visits[index]), "loss": float(scores[index])}
+        train = self.task.train
+        if isinstance(train, Arrays):
+            label = int(train.labels[index]) if train.labels.dim() == 1 else None
+            fact["label"] = self.task.classes[label] if self.task.classes and label is not None else label
+            image = train.inputs[index]
+            if image.dtype == torch.uint8 and image.dim() == 3:
+                data = base64.b64encode(image.cpu().numpy().tobytes()).decode()
+                fact["image"] = {"shape": list(image.shape), "bytes": data}
+        if self.task.texts is not None:
+            fact["text"] = self.task.texts(index)
+        return fact
+
+    def end(self) -> Fact:
+        full = self.epochs * size_of(self.task.train) if not self.settings.steps else self.samples
+        total = {**self.seconds, "total": sum(self.seconds.values())}
+        size = None if self.labels is None else self._by_class(torch.ones_like(self.labels))
+        return {
+            "kind": "end",
+            "time": now(),
+            "metric": self._tested.get("metric"),
+            "test_loss": self._tested.get("test_loss"),
+            "best": self.best,
+            "epochs": self.train_data.epoch,
+            "steps": self.steps,
+            "samples": self.samples,
+            "full_samples": full,
+            "saved": 1 - self.samples / full,
+            "not_finite": sum(each.not_finite for each in self.train_data.history),
+            "seconds": _rounded(total),
+            "class_size": size,
+            "class_kept": self._by_class(self.visits),
+            "class_metric": self._tested.get("class_metric"),
+        }
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "settings": self.settings.plain(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "train_data": self.train_data.state_dict(),
+            "counts": {"steps": self.steps, "samples": self.samples, "done": self._done, "best": self.best},
+            "seconds": self.seconds,
+            "tested": self._tested,
+            "visits": self.visits,
+            "loss_sum": self.loss_sum,
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def load(self, path: Path) -> None:
+        state = checkpoint.load(path)
+        if not isinstance(state, dict) or state.get("settings") != self.settings.plain():
+            raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.train_data.load_state_dict(state["train_data"])
+        self.train_data.to(self.device)
+        self.steps, self.samples = state["counts"]["steps"], state["counts"]["samples"]
+        self._done, self.best = state["counts"]["done"], state["counts"]["best"]
+        self.seconds, self._tested = dict(state["seconds"]), dict(state["tested"])
+        self.visits.copy_(state["visits"])
+        self.loss_sum.copy_(state["loss_sum"])
+        torch.set_rng_state(state["rng"])
+        if state["cuda_rng"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"], self.device)
+
+    # ---- small things ------------------------------------------------------------------------------------
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.amp == "none":
+            return nullcontext()
+        kind = torch.bfloat16 if self.settings.amp == "bf16" else torch.float16
+        # In a graph the copies of the weights must be made anew in each step, so they are not cached.
+        return torch.autocast(self.device.type, kind, cache_enabled=not self.captured)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return perf_counter()
+
+
+class Captured:
+    """One training step as a CUDA graph. A counter on the device tells it which batch of the epoch is next."""
+
+    def __init__(self, training: Training) -> None:
+        assert isinstance(training.feed, Resident)
+        self.training, device = training, training.device
+        size, batch = len(training.visits), training.settings.batch_size
+        self.indices = torch.zeros(size, dtype=torch.int64, device=device)
+        drawn = draws(training.task, training.settings, 0, size, device)
+        self.shifts, self.flips = drawn.shifts, drawn.flips
+        self.rates = torch.zeros(training.full_steps, device=device)
+        self.at = torch.zeros((), dtype=torch.int64, device=device)
+        self.span = torch.arange(batch, device=device)
+        plan = cast(Plan, training.train_data.plan())
+        self.indices[: plan.kept] = plan.indices
+        self.graph = self._capture()
+
+    def stage(self, indices: Tensor, draw: Draws, rates: list[float], at: int) -> None:
+        self.indices[: len(indices)] = indices
+        if self.shifts is not None and draw.shifts is not None:
+            self.shifts[: len(indices)] = draw.shifts
+        if self.flips is not None and draw.flips is not None:
+            self.flips[: len(indices)] = draw.flips
+        self.rates[: len(rates)] = torch.tensor(rates, device=self.rates.device)
+        self.at.fill_(at)
+
+    def _body(self) -> None:
+        training = self.training
+        where = self.at * len(self.span) + self.span
+        draw = Draws(
+            None if self.shifts is None else self.shifts.index_select(0, where),
+            None if self.flips is None else self.flips.index_select(0, where),
+        )
+        for group in training.optimizer.param_groups:
+            group["lr"].copy_(self.rates.index_select(0, self.at.reshape(1)).squeeze(0))
+        training.step(cast(Resident, training.feed).batch_of(self.indices.index_select(0, where), draw))
+        self.at.add_(1)
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """Warm up, capture, and leave everything as it was."""
+        training = self.training
+        before = [(tensor, tensor.clone()) for tensor in _tensors(training.model, training.optimizer)]
+        known = {id(tensor) for tensor, _ in before}
+        data, loss = training.train_data.state_dict(), training.loss_sum.clone()
+        random = torch.cuda.get_rng_state(training.device)
+        torch.backends.cudnn.benchmark = True
+        training.model.train()
+        side = torch.cuda.Stream(training.device)
+        side.wait_stream(torch.cuda.current_stream(training.device))
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._body()
+        torch.cuda.current_stream(training.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        for parameter in training.model.parameters():
+            parameter.grad = None  # the graph shall own them
+        with torch.cuda.graph(graph):
+            self._body()
+        with torch.no_grad():
+            for tensor in _tensors(training.model, training.optimizer):
+                if id(tensor) not in known:
+                    tensor.zero_()  # made by the first step: a moment that starts at nothing
+            for tensor, value in before:
+                tensor.copy_(value)
+        training.loss_sum.copy_(loss)
+        training.train_data.load_state_dict(data)
+        training.train_data.plan()
+        torch.cuda.set_rng_state(random, training.device)
+        return graph
+
+
+def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+# ---- pure parts ------------------------------------------------------------------------------------------
+
+
+def rate_table(settings: Settings, total_steps: int) -> list[float]:
+    """The learning rate of each step of a run on full data, as torch's own scheduler gives it."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=settings.lr)
+    scheduler = make_scheduler(optimizer, settings, total_steps)
+    rates = []
+    for _ in range(total_steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        if len(rates) < total_steps:
+            scheduler.step()
+    return rates
+
+
+def epoch_rates(
+    table: list[float], epoch: int, steps: int, kept: int, size: int, settings: Settings, full_steps: int
+) -> list[float]:
+    """The rates of an epoch's steps: each takes the place its data have in a full epoch, as ``infobatch.pace`` does."""
+    start, batch = epoch * full_steps, settings.batch_size
+    growth = size / kept if settings.compensate == "lr" else 1.0
+    places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
+    return [table[min(start + place, len(table) - 1)] * growth for place in places]
+
+
+def histogram(scores: Tensor, table: Tensor) -> Fact | None:
+    """The scores a plan was drawn from: all, the kept, and the kept at their weights."""
+    known = ~torch.isnan(scores)
+    scores, weights = scores[known].double().cpu(), table[known].double().cpu()
+    if not len(scores):
+        return None
+    low, high = float(scores.min()), float(scores.quantile(0.999) if len(scores) < 1 << 24 else scores.max())
+    if not high > low:
+        high = low + 1e-6
+    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+    inside = scores.clamp(low, high)  # the last bin holds the few that lie beyond
+    kept = weights != 0
+
+    def count(values: Tensor, weight: Tensor | None = None) -> list[float]:
+        return [round(float(n), 3) for n in torch.histogram(values, edges, weight=weight).hist]
+
+    return {
+        "edges": [round(edge, 6) for edge in edges.tolist()],
+        "before": count(inside),
+        "after": count(inside[kept]),
+        "rescaled": count(inside[kept], weights[kept]),
+    }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit of the code that runs, where it runs from a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _model(settings: Settings, task: Task) -> nn.Module:
+    if settings.model == "task":
+        if task.make_model is None:
+            raise InputError(message("a task with its own net", task.name, "Name a model."))
+        return task.make_model()
+    shape = task.train.inputs.shape[1:] if isinstance(task.train, Arrays) else cast(Any, task.train)[0][0].shape
+    return make_net(settings.model, tuple(shape), max(len(task.classes), 1))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(message("a device that is here", repr(name), f"torch says: {error}")) from error
+    return device
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    return {key: round(value, 6) for key, value in seconds.items()}
