@@ -1,0 +1,411 @@
+"""Numbers of many runs, and what they prove: mean, spread, paired difference to full data, a plain verdict.
+
+    comparison = compare(read_many("runs"))
+    for row in comparison.rows:
+        print(row.label, row.mean, row.verdict.text)
+
+Runs are paired by seed, because a seed fixes the net's first weights and much of the luck of both. The interval is
+Student's, of the paired differences. It alone decides, never the mean:
+
+    whole interval above -margin                          lossless (and better, where it is above 0)
+    whole interval below 0, its lower end below -margin   worse
+    else                                                  not enough seeds
+
+A method that does no harm is called worse in at most (1 - level) / 2 of all comparisons, and one that loses the whole
+margin is called lossless as seldom. Each row stands by itself: of forty harmless methods one will look worse.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from ..errors import InputError, message
+from .records import Run
+
+Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
+
+OWN = ("method", "seed", "compensate", "steps")
+"""The settings a comparison is about."""
+COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
+"""Settings that change what a run costs or shows, and not what it learns."""
+WITHOUT_SPREAD = 4
+"""Differences all alike have no spread to judge by. Accuracies are counts, so two or three alike are common."""
+SAME_STEPS = 0.02
+"""How near a control's number of steps must be to the method's, as a share."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Method minus full data, in points, over the seeds both have. The interval is None with one seed."""
+
+    seeds: tuple[int, ...]
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def n(self) -> int:
+        return len(self.seeds)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: Kind
+    text: str
+    more: int | None = None
+    """About how many more seeds would decide; None where that is not the question."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of one label. ``n`` counts those with a metric; means are over them."""
+
+    label: str
+    n: int
+    mean: float | None
+    std: float | None
+    saved: float | None
+    """Share of the samples left out."""
+    seconds: float | None
+    steps: float | None
+    difference: Difference | None
+    same_steps: Difference | None
+    """The difference to full data trained for as many steps as this method took."""
+    verdict: Verdict
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    baseline: str
+    metric: str
+    margin: float
+    level: float
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, level: float = 0.95) -> Comparison:
+    """Every label against full data with the same settings and seeds."""
+    runs = list(runs)
+    if not runs:
+        raise InputError(message("runs to compare", "none", "Train some first: infobatch compare."))
+    if not (0 < margin < math.inf):
+        raise InputError(message("a margin in points, above 0", repr(margin), "0.3 is usual."))
+    if not 0 < level < 1:
+        raise InputError(message("a level in (0, 1)", repr(level), "0.95 is usual."))
+    sets = group(runs, baseline)
+    notes = _notes_on_settings(runs)
+    good: dict[str, list[Run]] = {}
+    for label, members in sets.items():
+        good[label], said = _usable(label, members)
+        notes += said
+    controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
+    rows = []
+    for label, members in sets.items():
+        partners = good.get(_baseline_of(members[0], sets, baseline), [])
+        difference = _paired(good[label], _by_seed(partners), level)
+        if _is_baseline(members[0], baseline):
+            verdict = Verdict("baseline", "the baseline")
+            difference = None
+        else:
+            verdict = _verdict(members, partners, difference, margin, level)
+            notes += _lone_seeds(label, good[label], partners, baseline)
+        same = None if _is_control(members[0], baseline) else _paired(good[label], _matching(controls), level)
+        row = _row(label, good[label], difference, same, verdict)
+        rows.append(replace(row, runs=tuple(run.name for run in members)))
+    if not any(row.verdict.kind == "baseline" for row in rows):
+        notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
+    return Comparison(baseline, _metric_name(runs), margin, level, tuple(rows), tuple(notes))
+
+
+def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
+    """Runs that differ in nothing but the seed, by label: the baseline first, then as they come.
+
+    Where other settings than the method differ, they are part of the label. Full data with another method's number of
+    steps is labelled by that method, since the number differs from seed to seed.
+    """
+    runs = list(runs)
+    shown = _telling(runs)
+    plain = {id(run): run.label for run in runs}
+    for run in runs:
+        if _is_control(run, baseline):
+            method = _whose_steps(run, runs)
+            plain[id(run)] = f"{baseline}, steps of {method}" if method else run.label
+    sets: dict[str, list[Run]] = {}
+    for run in runs:
+        values = ", ".join(f"{name}={_decisive(run)[name]}" for name in shown)
+        sets.setdefault(f"{plain[id(run)]} · {values}" if values else plain[id(run)], []).append(run)
+    first = [label for label in sets if _is_baseline(sets[label][0], baseline)]
+    return {label: sets[label] for label in [*first, *(label for label in sets if label not in first)]}
+
+
+def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
+    """Student's interval of the mean.
+
+    >>> low, high = interval([1.0, 2.0, 3.0, 4.0], 0.95)
+    >>> print(f"{low:.4f} {high:.4f}")
+    0.4457 4.5543
+    """
+    n = len(differences)
+    middle = statistics.fmean(differences)
+    half = student(n - 1, level) * statistics.stdev(differences) / math.sqrt(n)
+    return middle - half, middle + half
+
+
+def judge(difference: Difference, margin: float, level: float) -> Verdict:
+    """What the interval of a difference proves."""
+    if difference.low is None or difference.high is None or difference.std is None:
+        return Verdict("one seed", "one seed: no verdict")
+    if difference.std == 0 and difference.n < WITHOUT_SPREAD:
+        return _undecided(WITHOUT_SPREAD - difference.n)
+    mean, low, high = difference.mean, difference.low, difference.high
+    if low > 0:
+        return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so lossless")
+    if low > -margin:
+        return Verdict("lossless", f"lossless within {margin:g} points at {100 * level:g} %")
+    if high < 0:
+        return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
+    return _undecided(more_seeds(mean, difference.std, difference.n, margin, level))
+
+
+def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> int:
+    """How many seeds beyond ``n`` until the interval decides, should mean and spread stay what they are.
+
+    The interval decides once its half is below the nearer of two distances: to -margin from above, to 0 from below.
+    """
+    room = max(margin + mean, -mean)
+
+    def decides(seeds: int) -> bool:
+        return student(seeds - 1, level) * std / math.sqrt(seeds) < room
+
+    low, high = n, n + 1
+    while not decides(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high - n
+
+
+def student(freedom: int, level: float) -> float:
+    """The two-sided quantile of Student's t.
+
+    >>> round(student(4, 0.95), 4)
+    2.7764
+    """
+    try:
+        from scipy.special import stdtrit
+    except ImportError as error:
+        text = message("scipy for Student's t", "none installed", "pip install 'infobatch[lab]'")
+        raise InputError(text) from error
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
+def metric_of(run: Run) -> float | None:
+    """The metric of the finished run; None where there is none or it is not finite."""
+    return _number((run.end or {}).get("metric"))
+
+
+def _undecided(more: int) -> Verdict:
+    return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
+
+
+def _verdict(
+    members: list[Run], partners: list[Run], found: Difference | None, margin: float, level: float
+) -> Verdict:
+    ended = [run for run in members if run.end is not None]
+    lost = [run for run in ended if metric_of(run) is None]
+    if lost:  # a verdict from the others would hide just the runs that went wrong
+        return Verdict("failed", f"no verdict: {len(lost)} of {len(ended)} runs ended without a finite metric")
+    if not ended:
+        return Verdict("alone", "no verdict: no run has finished")
+    if not partners:
+        return Verdict("alone", "no verdict: no full data to compare with")
+    if found is None:
+        return Verdict("alone", "no verdict: no seed in common with full data")
+    return judge(found, margin, level)
+
+
+def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) -> Difference | None:
+    pairs = [(run, other) for run in runs if (other := partner(run)) is not None]
+    if not pairs:
+        return None
+    pairs.sort(key=lambda pair: pair[0].settings.seed)
+    values = [(metric_of(run) or 0.0) - (metric_of(other) or 0.0) for run, other in pairs]
+    seeds = tuple(run.settings.seed for run, _ in pairs)
+    if len(values) == 1:
+        return Difference(seeds, values[0], None, None, None)
+    return Difference(seeds, statistics.fmean(values), statistics.stdev(values), *interval(values, level))
+
+
+def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
+    table = {run.settings.seed: run for run in runs}
+    return lambda run: table.get(run.settings.seed)
+
+
+def _matching(controls: list[Run]) -> Callable[[Run], Run | None]:
+    def partner(run: Run) -> Run | None:
+        near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]
+        return min(near, key=lambda other: _steps_apart(run, other), default=None)
+
+    return partner
+
+
+def _alike(run: Run, other: Run) -> bool:
+    return run.settings.seed == other.settings.seed and _decisive(run) == _decisive(other)
+
+
+def _steps_apart(run: Run, control: Run) -> float:
+    """How far a control's steps are from those that a run took on its own, as a share of them."""
+    took = _number((run.end or {}).get("steps"))
+    if not took or run.settings.steps:
+        return math.inf
+    return abs(control.settings.steps - took) / took
+
+
+def _whose_steps(control: Run, runs: list[Run]) -> str | None:
+    near = [run for run in runs if _alike(run, control) and _steps_apart(run, control) <= SAME_STEPS]
+    return min(near, key=lambda run: _steps_apart(run, control)).label if near else None
+
+
+def _is_baseline(run: Run, baseline: str) -> bool:
+    return run.label == baseline
+
+
+def _is_control(run: Run, baseline: str) -> bool:
+    """Full data, stopped after a number of steps."""
+    return run.settings.steps > 0 and run.settings.method == baseline
+
+
+def _baseline_of(run: Run, sets: Mapping[str, list[Run]], baseline: str) -> str:
+    """The label of full data with this run's settings; empty where there is none."""
+    for label, members in sets.items():
+        if _is_baseline(members[0], baseline) and _decisive(members[0]) == _decisive(run):
+            return label
+    return ""
+
+
+def _usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
+    """One finished run a seed, with a finite metric; and what was said about the others."""
+    notes: list[str] = []
+    usable: dict[int, Run] = {}
+    for run in members:
+        who = f"{run.name} ({label}, seed {run.settings.seed})"
+        if run.end is None:
+            notes.append(f"{who} has not finished: {len(run.epochs)} of {run.settings.epochs} epochs. Left out.")
+        elif metric_of(run) is None:
+            notes.append(f"{who} ended without a finite metric. Left out of the means.")
+        else:
+            other = usable.get(run.settings.seed)
+            later = run if other is None else max(other, run, key=lambda one: str(one.start.get("time", "")))
+            if other is not None:
+                notes.append(
+                    f"{other.name} and {run.name} are both {label}, seed {run.settings.seed}: the later counts."
+                )
+            usable[run.settings.seed] = later
+    return [usable[seed] for seed in sorted(usable)], notes
+
+
+def _row(label: str, good: list[Run], found: Difference | None, same: Difference | None, verdict: Verdict) -> Row:
+    metrics = [value for run in good if (value := metric_of(run)) is not None]
+    return Row(
+        label=label,
+        n=len(metrics),
+        mean=_mean(metrics),
+        std=statistics.stdev(metrics) if len(metrics) > 1 else None,
+        saved=_mean((run.end or {}).get("saved") for run in good),
+        seconds=_mean(((run.end or {}).get("seconds") or {}).get("total") for run in good),
+        steps=_mean((run.end or {}).get("steps") for run in good),
+        difference=found,
+        same_steps=same,
+        verdict=verdict,
+        runs=(),
+    )
+
+
+def _lone_seeds(label: str, good: list[Run], partners: list[Run], baseline: str) -> list[str]:
+    known = {run.settings.seed for run in partners}
+    lone = sorted(run.settings.seed for run in good if run.settings.seed not in known)
+    if not lone or not known:
+        return []
+    text = f"seed{'s' if len(lone) > 1 else ''} {', '.join(map(str, lone))}"
+    return [f"{label}: {text} without a run of {baseline} beside it, so not in the difference."]
+
+
+def _decisive(run: Run) -> dict[str, Any]:
+    """The settings that decide what a run learns, besides those compared. Data are known by what they are, if it is
+    recorded, rather than by where they lie."""
+    plain = run.settings.plain()
+    decisive = {name: value for name, value in plain.items() if name not in OWN + COST}
+    return {**decisive, "milestones": tuple(plain["milestones"]), "source": run.start.get("source") or plain["data"]}
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Keys whose values are not all alike, with the values in order of appearance."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    values = {key: list(dict.fromkeys(repr(table.get(key)) for table in tables)) for key in keys}
+    first = {key: {repr(table.get(key)): table.get(key) for table in tables} for key in keys}
+    return {key: [first[key][text] for text in texts] for key, texts in values.items() if len(texts) > 1}
+
+
+def _telling(runs: list[Run]) -> list[str]:
+    """Differing settings, as few as tell the runs apart."""
+    tables = [_decisive(run) for run in runs]
+    names: list[str] = []
+    for name in _differing(tables):
+        more = [*names, name]
+        if len({tuple(table[key] for key in more) for table in tables}) > len(
+            {tuple(table[key] for key in names) for table in tables}
+        ):
+            names = more
+    return names
+
+
+def _notes_on_settings(runs: list[Run]) -> list[str]:
+    notes = []
+    decisive = _differing([_decisive(run) for run in runs])
+    if decisive:
+        notes.append(
+            f"The runs differ in {_listed(decisive)}. Each is compared only with full data of its own settings."
+        )
+    cost = _differing([{name: getattr(run.settings, name) for name in COST} for run in runs])
+    cost |= _differing([_machine(run) for run in runs])
+    if cost:
+        notes.append(f"The runs differ in {_listed(cost)}: take care when comparing their seconds.")
+    return notes
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    environment = run.start.get("environment") or {}
+    names = {"gpu": "GPU", "cpu": "CPU", "torch": "torch", "infobatch": "infobatch"}
+    return {shown: environment.get(name) for name, shown in names.items()}
+
+
+def _listed(differing: Mapping[str, list[Any]]) -> str:
+    return "; ".join(f"{name} ({', '.join(str(value) for value in values)})" for name, values in differing.items())
+
+
+def _metric_name(runs: list[Run]) -> str:
+    return ", ".join(dict.fromkeys(str(run.start.get("metric") or "metric") for run in runs))
+
+
+def _mean(values: Iterable[Any]) -> float | None:
+    known = [value for value in map(_number, values) if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
