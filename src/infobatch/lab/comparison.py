@@ -21,6 +21,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from ..errors import InputError, message
@@ -197,6 +198,7 @@ def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> 
     return high - n
 
 
+@cache
 def student(freedom: int, level: float) -> float:
     """The two-sided quantile of Student's t.
 

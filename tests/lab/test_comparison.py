@@ -1,0 +1,296 @@
+"""Verdicts held against closed forms, brute force and simulated comparisons whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from infobatch.errors import InputError
+from infobatch.lab import comparison
+from infobatch.lab.comparison import Difference, compare, group, interval, judge, more_seeds, student
+from infobatch.lab.records import Run
+from infobatch.lab.settings import Settings
+
+
+def made(method: str, seed: int, metric: float | None, **changes: Any) -> Run:
+    end = {
+        "metric": metric, "saved": changes.pop("saved", 0.0), "steps": changes.pop("took", 100),
+        "seconds": {"total": changes.pop("seconds", 10.0)},
+    }  # fmt: skip
+    source, name, finished = changes.pop("source", ""), changes.pop("name", None), changes.pop("finished", True)
+    time = changes.pop("time", "")
+    settings = Settings(method=method, seed=seed, **changes)
+    start = {"settings": settings.plain(), "metric": "accuracy, %", "source": source, "time": time}
+    return Run(name or f"{method}-{seed}", start, end=end if finished else None)
+
+
+def many(method: str, metrics: list[float], **changes: Any) -> list[Run]:
+    return [made(method, seed, metric, **changes) for seed, metric in enumerate(metrics)]
+
+
+def differing(values: list[float]) -> Difference:
+    low, high = interval(values, 0.95)
+    return Difference(tuple(range(len(values))), statistics.fmean(values), statistics.stdev(values), low, high)
+
+
+def row_of(runs: list[Run], label: str, **options: Any) -> comparison.Row:
+    return next(row for row in compare(runs, **options).rows if row.label == label)
+
+
+def test_quantile_is_students() -> None:
+    # Two printed in every table, and the closed forms that one and two degrees of freedom have.
+    assert student(4, 0.95) == pytest.approx(2.776445, abs=1e-6)
+    assert student(29, 0.99) == pytest.approx(2.756386, abs=1e-6)
+    for level in (0.5, 0.9, 0.95, 0.999):
+        assert student(1, level) == pytest.approx(math.tan(math.pi * level / 2))
+        assert student(2, level) == pytest.approx(level * math.sqrt(2 / (1 - level**2)))
+
+
+def test_interval_is_scipys() -> None:
+    values = [0.4, -0.2, 0.9, 0.1, -0.6, 0.3]
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert interval(values, 0.9) == pytest.approx((expected.low, expected.high))
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    draw = random.Random(1)
+    for n, level in ((2, 0.95), (5, 0.95), (5, 0.8)):
+        hits = 0
+        for _ in range(1000):
+            low, high = interval([draw.gauss(0.7, 2.0) for _ in range(n)], level)
+            hits += low <= 0.7 <= high
+        assert hits / 1000 == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 1000))
+
+
+def verdicts(truth: float, *, spread: float, n: int, rounds: int = 1000, grid: float = 0.0) -> dict[str, float]:
+    """How often each verdict falls, where the true difference is known."""
+    draw = random.Random(2)
+    counts: dict[str, int] = {}
+    for _ in range(rounds):
+        values = [draw.gauss(truth, spread) for _ in range(n)]
+        values = [grid * round(value / grid) for value in values] if grid else values
+        kind = judge(differing(values), 0.3, 0.95).kind
+        counts[kind] = counts.get(kind, 0) + 1
+    return {kind: count / rounds for kind, count in counts.items()}
+
+
+def test_wrong_verdicts_are_as_rare_as_promised() -> None:
+    rare = 0.025 + 4 * math.sqrt(0.025 * 0.975 / 1000)
+    for n in (2, 3, 5, 20):
+        harmless = verdicts(0.0, spread=0.4, n=n)
+        assert harmless.get("worse", 0) <= rare
+        harmful = verdicts(-0.3, spread=0.4, n=n)
+        assert harmful.get("lossless", 0) + harmful.get("better", 0) <= rare
+        assert verdicts(0.0, spread=0.4, n=n).get("better", 0) <= rare
+
+
+def test_wrong_verdicts_stay_rare_where_accuracies_are_counts() -> None:
+    """On a grid as coarse as the spread, few seeds are often all alike; that must not pass for certainty."""
+    for n in (2, 3, 4, 6):
+        harmful = verdicts(-0.3, spread=0.2, n=n, grid=0.2)
+        assert harmful.get("lossless", 0) + harmful.get("better", 0) <= 0.05
+
+
+def test_enough_seeds_do_decide() -> None:
+    harmless = verdicts(0.0, spread=0.2, n=20)
+    assert harmless["lossless"] + harmless["better"] > 0.99
+    assert verdicts(-0.8, spread=0.2, n=8)["worse"] > 0.99
+    assert verdicts(0.5, spread=0.2, n=8)["better"] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ([0.02, -0.02, 0.05, -0.05], "lossless", "lossless within 0.3 points at 95 %"),
+        ([1.0, 1.2, 0.8, 1.0], "better", "better by 1.00 points (0.74 to 1.26), so lossless"),
+        ([-1.0, -1.2, -0.8, -1.0], "worse", "worse by 1.00 points (0.74 to 1.26)"),
+        ([-0.1, -0.12, -0.08, -0.1], "lossless", "lossless within 0.3 points at 95 %"),
+        ([2.0, -2.0], "undecided", None),
+        ([0.0, 0.0], "undecided", "not enough seeds: about 2 more needed"),
+        ([0.0, 0.0, 0.0, 0.0], "lossless", "lossless within 0.3 points at 95 %"),
+    ],
+)
+def test_verdicts_in_words(values: list[float], kind: str, text: str | None) -> None:
+    verdict = judge(differing(values), 0.3, 0.95)
+    assert verdict.kind == kind
+    assert text is None or verdict.text == text
+
+
+@pytest.mark.parametrize("mean", [0.4, 0.0, -0.14, -0.16, -0.3, -0.5, -2.0])
+@pytest.mark.parametrize("std", [0.1, 0.6, 3.0])
+@pytest.mark.parametrize("n", [2, 7])
+def test_seeds_needed_are_the_fewest_that_decide(mean: float, std: float, n: int) -> None:
+    more = more_seeds(mean, std, n, 0.3, 0.95)
+
+    def decided(seeds: int) -> bool:
+        half = stats.t.ppf(0.975, seeds - 1) * std / math.sqrt(seeds)
+        return mean - half > -0.3 or (mean + half < 0 and mean - half < -0.3)
+
+    assert more >= 1
+    assert decided(n + more)
+    assert more == 1 or not decided(n + more - 1)
+
+
+def test_seeds_needed_come_out_right_on_average() -> None:
+    """Told after four seeds, the number is of the right size: most comparisons decide once they have it."""
+    draw = random.Random(3)
+    decided = asked = 0
+    for _ in range(400):
+        values = [draw.gauss(0.0, 0.5) for _ in range(4)]
+        verdict = judge(differing(values), 0.3, 0.95)
+        if verdict.more is not None:
+            asked += 1
+            values += [draw.gauss(0.0, 0.5) for _ in range(verdict.more)]
+            decided += judge(differing(values), 0.3, 0.95).kind != "undecided"
+    assert asked > 200
+    assert decided / asked > 0.4
+
+
+def test_rows_are_means_over_seeds_and_differences_are_paired() -> None:
+    full, pruned = [90.0, 95.0, 92.0, 97.0], [90.1, 95.1, 91.9, 96.9]
+    runs = many("full", full) + many("infobatch", pruned, saved=0.3, took=70, seconds=7.0)
+    baseline, row = compare(runs).rows
+    assert (baseline.label, baseline.verdict.kind, baseline.difference) == ("full", "baseline", None)
+    assert (row.n, row.mean, row.std) == (4, statistics.fmean(pruned), statistics.stdev(pruned))
+    assert (row.saved, row.steps, row.seconds) == pytest.approx((0.3, 70.0, 7.0))
+    assert row.difference is not None
+    paired = stats.ttest_rel(pruned, full).confidence_interval(0.95)
+    assert (row.difference.low, row.difference.high) == pytest.approx((paired.low, paired.high))
+    assert row.verdict.kind == "lossless"  # although the spread between seeds is ten times the margin
+
+
+def test_only_common_seeds_are_paired_and_the_others_named() -> None:
+    runs = many("full", [90.0, 91.0]) + many("random", [90.0, 91.2, 70.0])
+    row = row_of(runs, "random")
+    assert row.n == 3
+    assert row.difference is not None
+    assert row.difference.seeds == (0, 1)
+    assert row.difference.mean == pytest.approx(0.1)
+    assert any("seed 2" in note and "random" in note for note in compare(runs).notes)
+
+
+def test_one_seed_gives_no_verdict() -> None:
+    row = row_of([made("full", 0, 90.0), made("infobatch", 0, 99.0)], "infobatch")
+    assert row.verdict.text == "one seed: no verdict"
+    assert row.difference is not None
+    assert row.difference.low is None
+
+
+def test_two_runs_of_one_seed_are_one_seed() -> None:
+    later = made("infobatch", 0, 90.0, name="a", time="2026-02-01T00:00:00Z")
+    earlier = made("infobatch", 0, 90.1, name="b", time="2026-01-01T00:00:00Z")
+    found = compare([made("full", 0, 90.0), later, earlier])
+    assert (found.rows[1].n, found.rows[1].mean) == (1, 90.0)
+    assert found.rows[1].verdict.kind == "one seed"
+    assert any("a and b" in note for note in found.notes)
+
+
+def test_runs_without_a_metric_are_named_and_no_verdict_is_drawn_past_them() -> None:
+    runs = many("full", [90.0] * 5) + many("infobatch", [90.0, 90.1, 89.9, 90.0]) + [made("infobatch", 4, None)]
+    found = compare(runs)
+    assert found.rows[1].verdict.kind == "failed"
+    assert "1 of 5" in found.rows[1].verdict.text
+    assert any("infobatch-4" in note and "finite" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("metric", [math.nan, math.inf, "high", True])
+def test_what_is_no_finite_number_is_no_metric(metric: Any) -> None:
+    assert comparison.metric_of(made("full", 0, metric)) is None
+
+
+def test_unfinished_runs_are_named_and_left_out() -> None:
+    runs = [*many("full", [90.0, 91.0]), made("full", 2, 92.0, finished=False), *many("infobatch", [90.0, 91.0])]
+    found = compare(runs)
+    assert found.rows[0].n == 2
+    assert any("full-2" in note and "0 of 40 epochs" in note for note in found.notes)
+    alone = compare([made("full", 0, 1.0), made("random", 0, 1.0, finished=False)])
+    assert alone.rows[1].verdict.text == "no verdict: no run has finished"
+
+
+def test_without_full_data_there_is_no_verdict() -> None:
+    found = compare(many("infobatch", [90.0, 91.0]))
+    assert found.rows[0].verdict.text == "no verdict: no full data to compare with"
+    assert any("no run of full" in note for note in found.notes)
+    apart = compare([made("full", 0, 90.0), made("full", 1, 90.0), made("random", 7, 90.0), made("random", 8, 90.0)])
+    assert apart.rows[1].verdict.text == "no verdict: no seed in common with full data"
+
+
+def test_other_settings_are_never_compared_in_silence() -> None:
+    runs = many("full", [90.0, 91.0], lr=0.1) + many("infobatch", [95.0, 96.0], lr=0.2)
+    found = compare(runs)
+    assert [row.label for row in found.rows] == ["full · lr=0.1", "infobatch · lr=0.2"]
+    assert found.rows[1].verdict.kind == "alone"
+    assert any("lr (0.1, 0.2)" in note for note in found.notes)
+
+
+def test_each_setting_has_its_own_baseline() -> None:
+    runs = [
+        run
+        for lr, gain in ((0.1, 1.0), (0.2, -1.0))
+        for run in many("full", [90.0, 91.0, 92.0], lr=lr)
+        + many("random", [90 + gain, 91.1 + gain, 92 + gain], lr=lr)
+    ]
+    found = {row.label: row.verdict.kind for row in compare(runs).rows}
+    assert found["random · lr=0.1"] == "better"
+    assert found["random · lr=0.2"] == "worse"
+
+
+def test_as_few_settings_as_tell_runs_apart_are_in_the_label() -> None:
+    runs = many("full", [1.0], epochs=10, lr=0.1, batch_size=8) + many(
+        "full", [1.0], epochs=20, lr=0.2, batch_size=16
+    )
+    assert list(group(runs)) == ["full · epochs=10", "full · epochs=20"]
+    assert "lr (0.1, 0.2)" in compare(runs).notes[0]
+
+
+def test_settings_of_cost_alone_are_named_but_do_not_part_runs() -> None:
+    runs = many("full", [90.0, 91.0], threads=1) + many("infobatch", [90.0, 91.0], threads=2)
+    found = compare(runs)
+    assert [row.label for row in found.rows] == ["full", "infobatch"]
+    assert any("threads (1, 2)" in note and "seconds" in note for note in found.notes)
+
+
+def test_data_are_known_by_their_source_rather_than_their_place() -> None:
+    moved = [made("full", 0, 90.0, data="/a", source="x"), made("random", 0, 90.0, data="/b", source="x")]
+    assert list(group(moved)) == ["full", "random"]
+    other = [made("full", 0, 90.0, data="/a", source="x"), made("random", 0, 90.0, data="/a", source="y")]
+    assert list(group(other)) == ["full · source=x", "random · source=y"]
+
+
+def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
+    full = many("full", [90.0, 91.0, 92.0])
+    ours = [made("infobatch", seed, 90.0 + seed, took=70 + seed) for seed in range(3)]
+    theirs = [made("random", seed, 80.0 + seed, took=50) for seed in range(3)]
+    controls = [made("full", seed, 89.0 + seed, steps=70 + seed) for seed in range(3)]
+    controls += [made("full", seed, 85.0 + seed, steps=50) for seed in range(3)]
+    assert compare([*ours, made("full", 0, 1.0, steps=70, lr=0.7)]).rows[0].same_steps is None  # not like it
+    rows = {row.label: row for row in compare(full + ours + theirs + controls).rows}
+    assert set(rows) == {"full", "infobatch", "random", "full, steps of infobatch", "full, steps of random"}
+    assert rows["full, steps of infobatch"].n == 3
+    ahead = rows["infobatch"].same_steps
+    behind = rows["random"].same_steps
+    assert ahead is not None
+    assert ahead.mean == pytest.approx(1.0)
+    assert behind is not None
+    assert behind.mean == pytest.approx(-5.0)
+    assert rows["full"].same_steps is None
+
+
+def test_plain_is_json() -> None:
+    found = compare(many("full", [90.0, 91.0]) + many("infobatch", [90.0, 91.0]))
+    again = json.loads(json.dumps(found.plain(), allow_nan=False))
+    assert again["rows"][1]["verdict"]["kind"] == found.rows[1].verdict.kind
+
+
+@pytest.mark.parametrize("options", [{"margin": 0}, {"margin": math.nan}, {"level": 1.0}, {"level": 95}])
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="expected"):
+        compare(many("full", [1.0]), **options)
+    with pytest.raises(InputError, match="runs to compare"):
+        compare([])
