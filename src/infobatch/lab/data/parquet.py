@@ -1,0 +1,119 @@
+"""Parquet files as Hugging Face's datasets have them: encoded images and labels in columns.
+
+train-00000-of-00002.parquet, ..., test-00000-of-00001.parquet, or train/*.parquet and test/*.parquet
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tasks import Arrays
+from .files import Samples, absent, broken, fingerprint, package_missing
+from .pictures import Shape, whole
+
+WORDS = "train-*.parquet and test-*.parquet of Hugging Face (columns image or img, and label or fine_label)"
+TESTS = ("test", "validation", "valid", "val")
+IMAGES = ("image", "img")
+LABELS = ("fine_label", "label")
+
+
+def found(folder: Path) -> bool:
+    return bool(_shards(folder, "train"))
+
+
+def read(folder: Path, shape: Shape) -> Samples:
+    train = _shards(folder, "train")
+    test = next((shards for part in TESTS if (shards := _shards(folder, part))), [])
+    if not test:
+        raise absent(folder / "test-*.parquet", "the training files")
+    for shards in (train, test):
+        _complete(shards)
+    return Samples(_join(train, shape), _join(test, shape), fingerprint([*train, *test]), class_names(train[0]))
+
+
+def class_names(path: Path) -> tuple[str, ...]:
+    """Hugging Face writes them into the file's notes."""
+    file = _open(path)
+    column = _column(file, LABELS, path)
+    try:
+        notes = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
+        return tuple(map(str, notes["info"]["features"][column]["names"]))
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def values(path: Path, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Images and labels of one file."""
+    import pyarrow
+
+    file = _open(path)
+    columns = [_column(file, IMAGES, path), _column(file, LABELS, path)]
+    out = torch.empty((file.metadata.num_rows, *shape), dtype=torch.uint8)
+    labels: list[int] = []
+    try:
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            rows = batch.to_pydict()
+            for image, label in zip(rows[columns[0]], rows[columns[1]], strict=True):
+                out[len(labels)] = _image(image, f"{path}, row {len(labels)}", shape)
+                if type(label) is not int:
+                    raise broken(f"{path}, row {len(labels)}", "a whole number as label", repr(label))
+                labels.append(label)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise broken(path, "a whole parquet file", str(error)) from error
+    return out, torch.tensor(labels, dtype=torch.int64)
+
+
+def _image(value: Any, where: str, shape: Shape) -> Tensor:
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        raise broken(where, "an encoded image", "none" if data is None else type(data).__name__)
+    return whole(data, where, shape)
+
+
+def _join(paths: list[Path], shape: Shape) -> Arrays:
+    parts = [values(path, shape) for path in paths]
+    images, labels = (torch.cat(side) for side in zip(*parts, strict=True))
+    if not len(labels):
+        raise broken(paths[0], "rows", "none")
+    return Arrays(images, labels)
+
+
+def _open(path: Path) -> Any:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise package_missing("pyarrow", "parquet") from error
+    try:
+        return parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise broken(path, "a whole parquet file", str(error)) from error
+
+
+def _column(file: Any, wanted: tuple[str, ...], path: Path) -> str:
+    there: list[str] = file.schema_arrow.names
+    name = next((name for name in wanted if name in there), None)
+    if name is None:
+        raise broken(path, f"a column {' or '.join(wanted)}", f"the columns {', '.join(there) or '(none)'}")
+    return name
+
+
+def _shards(folder: Path, part: str) -> list[Path]:
+    beside = [*folder.glob(f"{part}-*.parquet"), *folder.glob(f"{part}.parquet")]
+    return sorted(beside or folder.glob(f"{part}/*.parquet"))
+
+
+def _complete(paths: list[Path]) -> None:
+    """Names say how many files there are: one that was not fetched is not to be missed in silence."""
+    marks = [re.search(r"-(\d+)-of-(\d+)", path.stem) for path in paths]
+    there = {int(mark[1]) for mark in marks if mark}
+    for mark in marks:
+        if mark and (missing := set(range(int(mark[2]))) - there):
+            name = f"{paths[0].name.split('-')[0]}-{min(missing):0{len(mark[1])}d}-of-{mark[2]}.parquet"
+            raise absent(paths[0].with_name(name), paths[0].name)
