@@ -114,7 +114,7 @@ class Resident:
         )
 
     def epoch(self, draw: Draws, done: int) -> Iterator[Batch]:
-        indices = cast(Tensor, self.train_data.plan().indices).to(self.inputs.device)
+        indices = self.train_data.plan().indices.to(self.inputs.device)
         for at in range(done, len(indices), self.batch):
             where = slice(at, at + self.batch)
             yield self.batch_of(indices[where], draw.at(where))
@@ -162,7 +162,8 @@ class _Held:
         self.inputs, self.labels = data.inputs.to(device), data.labels.to(device)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        return zip(self.inputs.split(TEST_BATCH), self.labels.split(TEST_BATCH), strict=True)
+        for at in range(0, len(self.labels), TEST_BATCH):
+            yield self.inputs[at : at + TEST_BATCH], self.labels[at : at + TEST_BATCH]
 
 
 class _Loaded:

@@ -18,8 +18,8 @@ Maker = Callable[..., Optimizer]
 
 def _sgd(parameters: Iterable[Tensor], settings: Settings, lr: Any, **extra: Any) -> Optimizer:
     extra.pop("capturable", None)
-    options = {"momentum": settings.momentum, "nesterov": settings.nesterov, "weight_decay": settings.weight_decay}
-    return torch.optim.SGD(parameters, lr=lr, **options, **extra)
+    extra |= {"momentum": settings.momentum, "nesterov": settings.nesterov, "weight_decay": settings.weight_decay}
+    return torch.optim.SGD(parameters, lr=lr, **extra)
 
 
 def _of_torch(name: str) -> Maker:

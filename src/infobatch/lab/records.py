@@ -50,7 +50,8 @@ class Run:
 def label(settings: Settings) -> str:
     """What tells the runs of a comparison apart, but for the seed."""
     grows = "+lr" if settings.compensate == "lr" else ""
-    return settings.method + grows + (f", {settings.steps} steps" if settings.steps else "")
+    ideas = f" {settings.ideas}" if settings.ideas else ""
+    return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
 
 
 class Recorder:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from .. import methods
 from ..errors import InputError, message
 from ..methods import Method
+from .ideas import TRIALS, combine
 
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
 Amp = Literal["none", "bf16", "fp16"]
@@ -33,6 +34,8 @@ class Settings:
     compensate: Literal["loss", "lr"] = "loss"
     """What grows in a pruned epoch: the loss (the paper), or the learning rate."""
     epochs: int = 40
+    ideas: str = ""
+    """Variations of the loop that are on trial, as NAME+NAME; see lab/ideas.py."""
     steps: int = 0
     """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
     batch_size: int = 128
@@ -55,7 +58,7 @@ class Settings:
     channels_last: bool = False
     compile: bool = False
     feed: Feed = "auto"
-    """Where batches come from: the device's memory, or a loader; auto takes the first where the task's data allow it."""
+    """Where batches come from: the device's memory or a loader; auto takes the first where the data allow it."""
     graph: bool = True
     """On a GPU with resident data: the whole step as one CUDA graph."""
     workers: int = 0
@@ -104,9 +107,10 @@ def parse_method(text: str) -> Method:
     infobatch(ratio=0.3, delta=0.875)
     """
     name, _, rest = text.partition(":")
-    if name not in methods.METHODS:
+    known = {**TRIALS, **methods.METHODS}
+    if name not in known:
         raise InputError(message("a method", repr(name), near(name, methods.METHODS)))
-    maker = methods.METHODS[name]
+    maker = known[name]
     allowed, given = inspect.signature(maker).parameters, {}
     for part in filter(None, rest.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -141,7 +145,7 @@ _AT_LEAST: dict[str, float] = {
 
 def _check(settings: Settings) -> None:
     for entry in fields(settings):
-        value = getattr(settings, entry.name)
+        value: Any = getattr(settings, entry.name)
         plain = entry.default if entry.default is not MISSING else None
         wanted = (int, float) if isinstance(plain, float) else type(plain)
         if not isinstance(value, wanted) or (isinstance(value, bool) and not isinstance(plain, bool)):
@@ -156,3 +160,4 @@ def _check(settings: Settings) -> None:
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
     parse_method(settings.method)
+    combine(settings.ideas)

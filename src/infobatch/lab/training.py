@@ -28,6 +28,7 @@ from ..plan import Plan
 from ..telemetry import report
 from .catalogue import make_task
 from .feeding import Batch, Draws, Prepare, Resident, draws, make_feed, resident, size_of
+from .ideas import combine
 from .nets import make_net
 from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
 from .records import FORMAT, Fact
@@ -52,12 +53,12 @@ def run(
     keep: str | os.PathLike[str] | None = None,
     resume: bool = False,
     stop: Stop = lambda: False,
-    tick: Tick = lambda epochs: None,
+    tick: Tick | None = None,
 ) -> Iterator[Fact]:
     """Train once; yield what happens, from ``start`` to ``end`` (see docs/lab.md).
 
-    ``keep`` is the file a checkpoint is kept in, and ``resume`` goes on from it. Where ``stop()`` becomes true the run
-    saves itself after the batch at hand, yields ``pause`` and ends.
+    ``keep`` is the file a checkpoint is kept in, and ``resume`` goes on from it. Where ``stop()`` becomes true the
+    run saves itself after the batch at hand, yields ``pause`` and ends.
     """
     training = Training(settings, task or make_task(settings.task, settings.data), tick)
     path = Path(keep) if keep is not None else None
@@ -86,9 +87,10 @@ def run(
 class Training:
     """A run in the making: everything that changes while it goes on."""
 
-    def __init__(self, settings: Settings, task: Task, tick: Tick = lambda epochs: None) -> None:
+    def __init__(self, settings: Settings, task: Task, tick: Tick | None = None) -> None:
         began = perf_counter()
-        self.settings, self.task, self.tick = settings, task, tick
+        self.settings, self.task = settings, task
+        self.tick: Tick = tick or (lambda epochs: None)  # noqa: ARG005
         self.device = _device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -96,6 +98,7 @@ class Training:
         self.full_steps = math.ceil(size / settings.batch_size)
         self.total_steps = settings.steps or settings.epochs * self.full_steps
         self.epochs = math.ceil(self.total_steps / self.full_steps)
+        self.idea = combine(settings.ideas)
         method = settings.make_method()
         if settings.steps and method.name != "full":
             raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
@@ -212,11 +215,46 @@ class Training:
             outputs = self.forward(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
         self.loss_sum.add_(losses.detach().sum())
-        loss = self.train_data.update(losses, batch.indices)
+        loss = self.train_data.update(losses, batch.indices, score=self._score(losses, batch.indices))
+        if self.idea.normalise:
+            loss = loss / self._known(self.train_data._book.weights, batch.indices).mean()
         self.optimizer.zero_grad(set_to_none=not self.captured)
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def _score(self, losses: Tensor, indices: Tensor | None) -> Tensor | None:
+        share = self.idea.score_average
+        if not share:
+            return None
+        new = losses.detach()
+        old = self._known(self.train_data._book.scores, indices)
+        return torch.where(torch.isnan(old), new, share * old + (1 - share) * new)
+
+    def _known(self, table: Tensor, indices: Tensor | None) -> Tensor:
+        if indices is None:
+            raise InputError(
+                message("resident data, for an idea that looks at the book", "a loader", "feed=resident")
+            )
+        return table.index_select(0, indices)
+
+    def _recalibrate(self) -> None:
+        """Batch norm's statistics, as the mean over batches of all data."""
+        norms = [each for each in self.model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+        held = [each.momentum for each in norms]
+        for each in norms:
+            each.reset_running_stats()
+            each.momentum = None
+        feed, batch = cast(Resident, self.feed), self.settings.batch_size
+        draw = draws(self.task, self.settings, self.epochs, self.idea.recalibrate * batch, self.device)
+        self.model.train()
+        with torch.no_grad(), self._autocast():
+            for at in range(self.idea.recalibrate):
+                where = slice(at * batch, (at + 1) * batch)
+                some = torch.arange(where.start, where.stop, device=self.device) % len(self.visits)
+                self.forward(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
+        for each, momentum in zip(norms, held, strict=True):
+            each.momentum = momentum
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -237,6 +275,8 @@ class Training:
     @torch.no_grad()
     def test(self) -> dict[str, Any]:
         """Loss and metric on the test set, of all samples and of each class."""
+        if self.idea.recalibrate:
+            self._recalibrate()
         self.model.eval()
         losses, scores, labels = [], [], []
         for inputs, targets in self.feed.test():
@@ -456,7 +496,7 @@ class Captured:
         random = torch.cuda.get_rng_state(training.device)
         torch.backends.cudnn.benchmark = True
         training.model.train()
-        side = torch.cuda.Stream(training.device)
+        side = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(training.device))
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -506,9 +546,9 @@ def rate_table(settings: Settings, total_steps: int) -> list[float]:
 def epoch_rates(
     table: list[float], epoch: int, steps: int, kept: int, size: int, settings: Settings, full_steps: int
 ) -> list[float]:
-    """The rates of an epoch's steps: each takes the place its data have in a full epoch, as ``infobatch.pace`` does."""
+    """The rates of an epoch's steps: each stands where its data stand in a full epoch, as with ``infobatch.pace``."""
     start, batch = epoch * full_steps, settings.batch_size
-    growth = size / kept if settings.compensate == "lr" else 1.0
+    growth = (size / kept) ** combine(settings.ideas).growth_power if settings.compensate == "lr" else 1.0
     places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
     return [table[min(start + place, len(table) - 1)] * growth for place in places]
 
