@@ -100,6 +100,15 @@ class Settings:
     def make_method(self) -> Method:
         return parse_method(self.method)
 
+    def resumes(self, other: dict[str, Any]) -> bool:
+        """Whether a run with the settings of a record or checkpoint may go on with these."""
+        mine = self.plain()
+        return other.keys() == mine.keys() and all(mine[key] == other[key] for key in mine if key not in HARDWARE)
+
+
+HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
+"""Settings that say where a run goes and how fast, not what it learns: a resumed run may take others."""
+
 
 def parse_method(text: str) -> Method:
     """

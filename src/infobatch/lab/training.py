@@ -418,7 +418,7 @@ class Training:
 
     def load(self, path: Path) -> None:
         state = checkpoint.load(path)
-        if not isinstance(state, dict) or state.get("settings") != self.settings.plain():
+        if not isinstance(state, dict) or not self.settings.resumes(state.get("settings") or {}):
             raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
