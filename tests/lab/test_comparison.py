@@ -280,6 +280,8 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert behind is not None
     assert behind.mean == pytest.approx(-5.0)
     assert rows["full"].same_steps is None
+    near = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=101), made("full", 0, 1.0, steps=100)]
+    assert [row.same_steps is not None for row in compare(near).rows] == [True, False, False]
 
 
 def test_plain_is_json() -> None:

@@ -121,7 +121,7 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
         else:
             verdict = _verdict(members, partners, difference, margin, level)
             notes += _lone_seeds(label, good[label], partners, baseline)
-        same = None if _is_control(members[0], baseline) else _paired(good[label], _matching(controls), level)
+        same = None if _is_control(members[0], baseline) else _paired(good[label], _matching(controls, runs), level)
         row = _row(label, good[label], difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
@@ -255,10 +255,13 @@ def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
     return lambda run: table.get(run.settings.seed)
 
 
-def _matching(controls: list[Run]) -> Callable[[Run], Run | None]:
+def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | None]:
+    """The control with a run's number of steps. One that is only near must have no nearer run that it was made for."""
+
     def partner(run: Run) -> Run | None:
         near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]
-        return min(near, key=lambda other: _steps_apart(run, other), default=None)
+        own = [other for other in near if not _steps_apart(run, other) or _whose_steps(other, runs) == run.label]
+        return min(own, key=lambda other: _steps_apart(run, other), default=None)
 
     return partner
 
