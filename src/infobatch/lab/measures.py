@@ -1,0 +1,184 @@
+"""Measurements that need no training: what sorting and planning cost, what pruning costs, the learning rate's curve.
+
+Each function returns numbers by the name of their row; a recipe names the function in ``measure`` and the row in its
+cells. ``tick`` is called with a line of text as the work goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import methods
+from ..dataset import InfoBatch
+from ..loader import DataLoader
+from ..schedules import Moment
+from ..scorebook import ScoreBook
+from .optim import make_scheduler
+from .settings import Settings
+
+Rows = dict[str, float]
+Tick = Callable[[str], None]
+Work = Callable[[], object]
+
+SIZES = {"1.28M": 1_280_000, "14M": 14_000_000}
+IMAGENET = 1_281_167
+ROUNDS, FEW = 11, 3
+PERCENT = 20  # the papers' quantile
+
+
+def silent(text: str) -> None:
+    del text
+
+
+def operations(quick: bool = False, tick: Tick = silent) -> Rows:
+    """Milliseconds of sort, percentile and mean, and of a whole plan, by "LIBRARY OPERATION, SIZE".
+
+    On one CPU thread, since numpy has no more. ``quick`` measures the smaller size alone, and fewer times. Rows of a
+    GPU are there where a GPU is.
+    """
+    sizes = {"1.28M": SIZES["1.28M"]} if quick else SIZES
+    rounds = FEW if quick else ROUNDS
+    rows: Rows = {}
+    for name, size in sizes.items():
+        tick(f"{name} scores on the CPU")
+        scores = torch.empty(size).log_normal_(generator=torch.Generator().manual_seed(0))
+        works = {**_numpy(scores), **_torch("torch", scores)}
+        with one_thread():
+            rows |= {f"{what}, {name}": 1e3 * took for what, took in in_turns(works, rounds).items()}
+        if torch.cuda.is_available():
+            tick(f"{name} scores on the GPU")
+            took_there = in_turns(_torch("gpu", scores.cuda()), rounds, torch.cuda.synchronize)
+            rows |= {f"{what}, {name}": 1e3 * took for what, took in took_there.items()}
+    return rows
+
+
+def overhead(quick: bool = False, tick: Tick = silent) -> Rows:
+    """What pruning itself costs in a run over as many samples as ImageNet-1K: planning and ``update``, on one thread.
+
+    The median of a few epochs, times the number of epochs: "90 epochs, s", "90 epochs, h" and the same for 200.
+    """
+    size, batch = (IMAGENET // 10, 1024) if quick else (IMAGENET, 1024)
+    epochs = FEW if quick else 7
+    train_data = InfoBatch(range(size), 100)
+    generator = torch.Generator().manual_seed(0)
+    took = []
+    with one_thread():
+        for epoch in range(epochs):
+            tick(f"epoch {epoch + 1} of {epochs}")
+            spent = _seconds(train_data.plan)
+            for count in DataLoader(train_data, batch_size=batch, collate_fn=len):
+                loss = torch.empty(count).log_normal_(generator=generator)
+                start = perf_counter()
+                train_data.update(loss)
+                spent += perf_counter() - start
+            took.append(spent)
+    an_epoch = statistics.median(took[1:]) * (IMAGENET / size)  # the first is full
+    rows = {f"{epochs} epochs, s": epochs * an_epoch for epochs in (90, 200)}
+    return rows | {name.replace(", s", ", h"): took / 3600 for name, took in rows.items()}
+
+
+def onecycle(quick: bool = False, tick: Tick = silent) -> Rows:
+    """The lab's OneCycle schedule: where it starts, when it is highest, where it ends."""
+    del quick, tick
+    steps = 10_000
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scheduler = make_scheduler(optimizer, Settings(lr=1.0, schedule="onecycle"), steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        if len(rates) < steps:
+            scheduler.step()
+    return {"start": rates[0], "highest at": rates.index(max(rates)) / steps, "end": rates[-1]}
+
+
+def environment() -> dict[str, Any]:
+    """Where a measurement was made. No names of hosts or people."""
+    return {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "cpu": _processor(),
+        "processors": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_turns(works: dict[str, Work], rounds: int, wait: Callable[[], object] = lambda: None) -> Rows:
+    """The median seconds of each, taken in turns so that a slow spell hits all alike; one round first to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            wait()
+            start = perf_counter()
+            work()
+            wait()
+            times[name].append(perf_counter() - start)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def _numpy(scores: torch.Tensor) -> dict[str, Work]:
+    values = scores.numpy()
+    nth = len(values) * PERCENT // 100
+    return {
+        "numpy sort": lambda: np.sort(values),
+        "numpy percentile": lambda: np.percentile(values, PERCENT),
+        "numpy partition": lambda: np.partition(values, nth),
+        "numpy mean": lambda: values.mean(),
+    }
+
+
+def _torch(library: str, scores: torch.Tensor) -> dict[str, Work]:
+    nth = len(scores) * PERCENT // 100
+    return {
+        f"{library} sort": lambda: scores.sort(),
+        f"{library} percentile": lambda: scores.kthvalue(nth),
+        f"{library} mean": lambda: scores.mean(),
+        f"{library} plan by the mean": _plan(scores, methods.infobatch()),
+        f"{library} plan by quantiles": _plan(scores, methods.author_tiers()),
+        f"{library} randperm": lambda: torch.randperm(len(scores), device=scores.device),
+    }
+
+
+def _plan(scores: torch.Tensor, method: methods.Method) -> Work:
+    book = ScoreBook(len(scores), scores.device)
+    book.load(scores, len(scores))
+    return lambda: book.begin(method.draw(book, Moment(1, 100), 0))
+
+
+def _seconds(work: Work) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def _processor() -> str:
+    """The processor's model where the system tells it, else its family."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
