@@ -141,6 +141,31 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 
+@dataclass(frozen=True)
+class Card:
+    """A method in a line of a table."""
+
+    source: str
+    leaves_out: str
+    cost: str = "O(N): a mean and a draw"
+    """Of a plan for N samples, beside the shuffle that any epoch pays."""
+    weights: str = "unbiased"
+    needs: str = "losses"
+
+
+_RANK, _DRAW = "O(N): a k-th value and a draw", "O(N): a draw"
+CARDS: dict[str, Card] = {
+    "full": Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"),
+    "infobatch": Card("the paper, eq. 3", "a share `ratio` of the samples with a loss below the mean"),
+    "tiers": Card("the papers", "75 % of the lowest fifth, 50 % from there up to the mean", _RANK),
+    "author_tiers": Card("the author's script", "75 % below the 20th percentile, 50 % up to the 85th", _RANK),
+    "above_mean": Card("the paper, Table 5", "a share of those above the mean: the paper's opposite"),
+    "random": Card("the paper, Table 5", "anyone: the control to compare with", _DRAW),
+    "random_star": Card("the paper, Table 1", "anyone, from the first epoch to the last", _DRAW, "all 1", "nothing"),
+    "saving": Card("this package", "as many as it takes to save 40 % of the whole run", _RANK),
+}
+
+
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
     schedule = all_of(until(delta), after(warmup))
     settings |= {"delta": float(delta), "warmup": warmup, "rescale": rescale}

@@ -1,0 +1,61 @@
+"""The commands as one program: what goes wrong on purpose is a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cyclopts import App, CycloptsError
+
+from .. import __version__
+from ..errors import InfoBatchError, InfoBatchWarning
+from .looking import estimate, methods, report, tasks
+from .running import STOPPED, compare, reproduce, train
+
+app = App(
+    name="infobatch",
+    help="Train on less data, and see beside a full run what it saves and what it costs.",
+    version=__version__,
+    help_format="plaintext",
+    result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,
+)
+COMMANDS: tuple[Callable[..., int], ...] = (compare, train, report, reproduce, estimate, methods, tasks)
+for place, command in enumerate(COMMANDS):
+    app.command(command, sort_key=place)
+app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
+_WARN = warnings.showwarning
+
+
+def run(words: Sequence[str]) -> int:
+    """One command; its exit code."""
+    warnings.showwarning = _warn
+    try:
+        return app(words) or 0
+    except (InfoBatchError, CycloptsError) as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        _complain("ended at once; what was recorded is whole")
+        return STOPPED
+    except BrokenPipeError:  # as in "infobatch methods | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _complain(str(error))
+
+
+def _complain(text: str) -> int:
+    print(f"infobatch: {text}", file=sys.stderr)
+    return 2
+
+
+def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    if issubclass(category, InfoBatchWarning):
+        print(f"infobatch: {message}", file=sys.stderr)
+    else:
+        _WARN(message, category, *where, **more)

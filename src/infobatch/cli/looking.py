@@ -1,0 +1,140 @@
+"""Commands that train nothing: report, estimate, methods, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ..errors import InputError, message
+from ..lab.catalogue import TASKS, Layout
+from ..lab.records import read_many
+from ..methods import CARDS, METHODS
+from . import tables
+from .options import Json, Level, Margin
+from .running import REPORT, plain
+
+
+def report(
+    *paths: Annotated[Path, Parameter(help="Folders of runs or comparisons, or their records.")],
+    output: Annotated[Path, Parameter(alias="-o", help="Where the page goes.")] = Path(REPORT),
+    margin: Margin = None,
+    level: Level = None,
+    json: Json = False,
+) -> int:
+    """Make one page of plots from recorded runs.
+
+    As in
+      infobatch report runs/digits-20260131-120000 -o report.html
+      infobatch report runs/first runs/second --json
+    """
+    from .. import report as page
+    from ..lab.comparison import compare
+
+    if not paths:
+        raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
+    found = read_many(*paths)
+    margin, level = 0.3 if margin is None else margin, 0.95 if level is None else level
+    judged = compare(found, margin=margin, level=level)
+    page.write(found, output, margin=margin, level=level)
+    if json:
+        tables.json({"report": str(output), "runs": [plain(one) for one in found], "comparison": judged.plain()})
+    else:
+        tables.comparison(judged)
+        tables.say(f"Report:     {output}")
+    return 0
+
+
+def estimate(
+    losses: Annotated[Path, Parameter(help="A log of losses: .npy, .npz, .pt, .csv or .jsonl.")],
+    /,
+    *,
+    methods: Annotated[
+        tuple[str, ...],
+        Parameter(consume_multiple=True, negative="", show_default="all", help="Which to look at."),
+    ] = (),
+    epochs: Annotated[
+        int | None, Parameter(help="Of the whole run, where the log is of its beginning.", show_default="all logged")
+    ] = None,
+    seeds: Annotated[int, Parameter(help="Draws of each method.")] = 3,
+    json: Json = False,
+) -> int:
+    """Say what each method would have saved, from a log of the losses of a normal run.
+
+    As in
+      infobatch estimate losses.npy
+      infobatch estimate losses.csv --methods infobatch saving:share=0.5 --epochs 90
+    """
+    from ..lab import estimate as estimates
+
+    table = estimates.read(losses)
+    found = estimates.estimate(table, list(methods) or None, epochs, seeds)
+    unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
+    if json:
+        tables.json({"epochs": table.shape[0], "samples": table.shape[1], "methods": [asdict(one) for one in found]})
+    else:
+        tables.estimates(found)
+        tables.say(*(f"Note: {text}" for text in unknown))
+    return 0
+
+
+def methods(*, json: Json = False) -> int:
+    """List the methods: where each is from, what it leaves out and what it costs.
+
+    As in
+      infobatch methods
+      infobatch methods --json
+    """
+    if json:
+        tables.json({"methods": [{"name": name, **asdict(CARDS[name])} for name in METHODS]})
+        return 0
+    rows = [
+        (name, card.source, card.leaves_out, card.weights, card.cost, card.needs)
+        for name in METHODS
+        for card in [CARDS[name]]
+    ]
+    tables.show(("method", "source", "leaves out", "weights", "cost of a plan", "needs"), rows)
+    tables.say("Give settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
+    return 0
+
+
+def tasks(
+    *,
+    data: Annotated[Path | None, Parameter(help="A folder: whose files are there?")] = None,
+    json: Json = False,
+) -> int:
+    """List the tasks, the layouts in which their files may lie, and whether they are there.
+
+    As in
+      infobatch tasks
+      infobatch tasks --data ~/data
+    """
+    there = {name: _there(info.layouts, data) for name, info in TASKS.items()}
+    layouts = {name: [str(layout) for layout in info.layouts] for name, info in TASKS.items()}
+    if json:
+        about = [
+            {"name": name, "what": info.description, "files": there[name], "layouts": layouts[name]}
+            for name, info in TASKS.items()
+        ]
+        tables.json({"tasks": about})
+        return 0
+    columns = ("task", "what", "files", "where to get them")
+    tables.show(columns, [(name, info.description, there[name], info.where) for name, info in TASKS.items()])
+    tables.say("Layouts read:")
+    for words in dict.fromkeys(words for each in layouts.values() for words in each):
+        tables.say(f"  {words}: {', '.join(name for name in layouts if words in layouts[name])}")
+    tables.say("Your own: --task MODULE:FUNCTION, which returns an infobatch.lab.tasks.Task.")
+    return 0
+
+
+def _there(layouts: Sequence[Layout], data: Path | None) -> str:
+    if not layouts:
+        return "built in"
+    if data is None:
+        return "give --data"
+    root = data.expanduser()
+    places = [(layout, root / below) for layout in layouts for below in (".", *layout.below)]
+    return next((f"in {place}" for layout, place in places if place.is_dir() and layout.found(place)), "not found")

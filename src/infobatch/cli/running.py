@@ -1,0 +1,288 @@
+"""Commands that train: train, compare, reproduce."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ..errors import InfoBatchError, InputError, message
+from ..lab import bench
+from ..lab.bench import Hooks, Series
+from ..lab.catalogue import make_task
+from ..lab.hooks import Hook, TensorBoard, WandB
+from ..lab.records import Run, label, line, read
+from ..lab.settings import HARDWARE, Settings
+from ..lab.tasks import Task
+from ..lab.training import Stop
+from . import tables
+from .options import WHOLE, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb
+from .screen import make_screen
+
+STOPPED = 130
+"""The exit code after Ctrl-C."""
+RUNS = Path("runs")
+REPORT = "report.html"
+METHODS = ("infobatch", "random")
+SEEDS = 5
+
+
+def train(
+    *,
+    resume: Resume = None,
+    like: Annotated[Path | None, Parameter(help="A run's folder: take its settings, but for those given.")] = None,
+    runs: Root = RUNS,
+    name: Name = "",
+    tensorboard: Board = None,
+    wandb: Wandb = "",
+    json: Json = False,
+    given: Annotated[Given, WHOLE] = {},  # noqa: B006
+) -> int:
+    """Train once, with one method, and record it.
+
+    As in
+      infobatch train --task digits --method infobatch:ratio=0.3 --seed 1
+      infobatch train --like runs/digits-20260131-120000/full-seed0 --seed 7
+    """
+    task: Task | None = None
+    known = resume or like
+    if resume is not None:
+        _only_hardware(given, {"--like": like, "--name": name})
+    if known is not None:
+        settings = Settings.of({**read(known).settings.plain(), **given})
+    else:
+        settings, task = bench.settle(given)
+    folder = resume or bench.folder_of(runs / (name or _now(settings)), settings)
+    with make_screen(1, settings.epochs) as screen, _stoppable() as stop:
+        done = bench.train_one(
+            settings,
+            folder,
+            task=task,
+            resume=resume is not None,
+            stop=stop,
+            tick=screen.watch(settings, settings.epochs),
+            hooks=_hooks(tensorboard, wandb)(folder),
+        )
+        screen.done(done)
+    if json:
+        tables.json(plain(done, folder))
+    elif done.end is not None:
+        tables.say(f"Recorded in {folder}")
+    return 0 if done.end is not None else _paused(f"infobatch train --resume {shlex.quote(str(folder))}")
+
+
+def compare(
+    *,
+    methods: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            show_default=" ".join(METHODS),
+            help='Those to hold against full data, which is always there; "NAME+lr" to grow the learning rate.',
+        ),
+    ] = (),
+    seeds: Annotated[
+        int | None, Parameter(show_default=str(SEEDS), help="Runs of each method, with seeds from --seed on.")
+    ] = None,
+    equal_steps: Annotated[
+        bool, Parameter(help="Also train full data with the number of steps that each method took.")
+    ] = True,
+    margin: Margin = None,
+    level: Level = None,
+    resume: Resume = None,
+    runs: Root = RUNS,
+    name: Name = "",
+    tensorboard: Board = None,
+    wandb: Wandb = "",
+    json: Json = False,
+    given: Annotated[Shared, WHOLE] = {},  # noqa: B006
+) -> int:
+    """Train methods beside full data, seed by seed, and say what the difference proves.
+
+    As in
+      infobatch compare --task digits --methods full infobatch random --seeds 5
+      infobatch compare --resume runs/digits-20260131-120000 --seeds 12
+    """
+    if seeds is not None and seeds < 1:
+        raise InputError(message("at least one seed", str(seeds), "Five are a good start."))
+    if resume is not None:
+        _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
+        series, folder = _grown(Series.load(resume), methods, seeds, margin, level), resume
+        series.save(folder)
+        series = series.on(given)
+        task = make_task(series.base.task, series.base.data)
+    else:
+        base, task = bench.settle(given)
+        first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
+        series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, margin, level)
+        series.settings()  # all of them can be made
+        folder = runs / (name or _now(base))
+        series.begin(folder)
+    try:
+        done = _run_all(series, folder, task, _hooks(tensorboard, wandb))
+    except InfoBatchError:
+        if resume is None:
+            series.undo(folder)
+        raise
+    return _told(series, folder, done, json)
+
+
+def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
+    planned, done = series.settings(), []
+    controls = sum(one.method != "full" for one in planned) if series.equal_steps else 0
+    with make_screen(len(planned) + controls, bench.total_length(series, task)) as screen, _stoppable() as stop:
+        for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=hooks):
+            screen.done(one)
+            done.append(one)
+    return done
+
+
+def _told(series: Series, folder: Path, done: list[Run], json: bool) -> int:
+    from .. import report
+    from ..lab.comparison import compare
+
+    again = f"infobatch compare --resume {shlex.quote(str(folder))}"
+    finished = done[-1].end is not None
+    told = {"folder": str(folder), "finished": finished, "runs": [plain(one) for one in done]}
+    if not finished:
+        if json:
+            tables.json(told)
+        return _paused(again)
+    found = compare(done, margin=series.margin, level=series.level)
+    report.write(done, folder / REPORT, margin=series.margin, level=series.level)
+    if json:
+        tables.json({**told, "report": str(folder / REPORT), "comparison": found.plain()})
+        return 0
+    tables.comparison(found)
+    asked = {label(one) for one in series.settings()}
+    more = max((row.verdict.more or 0 for row in found.rows if row.label in asked), default=0)
+    if more:
+        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}")
+    tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
+    return 0
+
+
+def _grown(
+    series: Series, methods: tuple[str, ...], seeds: int | None, margin: float | None, level: float | None
+) -> Series:
+    """A comparison may get more methods and seeds; it never loses any."""
+    first, many = series.seeds[0], max(seeds or 0, len(series.seeds))
+    return replace(
+        series,
+        methods=tuple(dict.fromkeys([*series.methods, *methods])),
+        seeds=tuple(range(first, first + many)),
+        margin=series.margin if margin is None else margin,
+        level=series.level if level is None else level,
+    )
+
+
+def reproduce(
+    name: Annotated[str, Parameter(show_default=False, help="A recipe, as table1; or a file of your own.")] = "",
+    /,
+    *,
+    quick: Annotated[
+        bool, Parameter(negative="", show_default=False, help="A stand-in: about a minute on two cores.")
+    ] = False,
+    listing: Annotated[
+        bool,
+        Parameter(name="--list", negative="", show_default=False, help="All recipes, and what came of them here."),
+    ] = False,
+    seeds: Annotated[int, Parameter(show_default="the recipe's", help="Runs of each cell.")] = 0,
+    runs: Root = RUNS,
+    json: Json = False,
+    given: Annotated[Hardware, WHOLE] = {},  # noqa: B006
+) -> int:
+    """Run a table or figure of the papers, and hold what comes against the paper.
+
+    As in
+      infobatch reproduce --list
+      infobatch reproduce table11
+    """
+    from ..lab import recipes
+
+    kept = [runs] if runs.is_dir() else []
+    if listing or not name:
+        lines = recipes.listing(*kept)
+        if json:
+            tables.json({"recipes": [one.plain() for one in lines]})
+        else:
+            tables.recipes(lines)
+        return 0
+    recipe = recipes.load(name)
+    todo = recipes.runs(recipe, quick, seeds, **given)
+    if todo:
+        finished = True
+        epochs = sum(settings.epochs for _, settings in todo)
+        with make_screen(len(todo), epochs) as screen, _stoppable() as stop:
+            for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
+                screen.done(one)
+                finished = one.end is not None
+        if not finished:
+            return _paused("the same command again")
+    if recipe.measure:
+        measured = recipes.measure(recipe, quick, lambda text: print(text, file=sys.stderr))
+        place = runs / f"{recipe.name}{'-quick' if quick else ''}"
+        place.mkdir(parents=True, exist_ok=True)
+        with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
+            file.write(line(measured.plain()))
+    evidence = recipes.evidence(*([runs] if runs.is_dir() else []))
+    for text in evidence.unreadable:
+        print(f"infobatch: {text}", file=sys.stderr)
+    found = recipes.outcome(recipe, evidence.runs, evidence.measurements, quick)
+    if json:
+        tables.json({**found.plain(), "folder": str(runs)})
+    else:
+        tables.outcome(found)
+    return 0
+
+
+# ---- small things ----------------------------------------------------------------------------------------
+
+
+def plain(done: Run, folder: Path | None = None) -> dict[str, Any]:
+    """A run as JSON shows it."""
+    about = {"run": done.name, "label": done.label, "seed": done.settings.seed, "finished": done.end is not None}
+    where = {"folder": str(folder)} if folder is not None else {}
+    return {**about, **where, "settings": done.settings.plain(), "end": done.end}
+
+
+def _now(settings: Settings) -> str:
+    return f"{settings.task.replace(':', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _only_hardware(given: dict[str, Any], others: dict[str, Any]) -> None:
+    wrong = [f"--{key.replace('_', '-')}" for key in given if key not in HARDWARE]
+    wrong += [key for key, value in others.items() if value]
+    if wrong:
+        expected = f"with --resume no settings but {', '.join(f'--{key}' for key in HARDWARE)}"
+        raise InputError(message(expected, ", ".join(wrong), "The others are those it was begun with."))
+
+
+def _hooks(tensorboard: Path | None, wandb: str) -> Hooks:
+    def hooks(folder: Path) -> list[Hook]:
+        found: list[Hook] = []
+        if tensorboard is not None:
+            found.append(TensorBoard(tensorboard / folder.parent.name / folder.name))
+        if wandb:
+            found.append(WandB(wandb, folder=folder))
+        return found
+
+    return hooks
+
+
+def _stoppable() -> AbstractContextManager[Stop]:
+    text = b"\nStopping after this batch, with a checkpoint. Once more to end at once.\n"
+    return bench.interruptible(lambda: os.write(2, text))  # not by print: one may be under way
+
+
+def _paused(command: str) -> int:
+    print(f"Stopped. To go on: {command}", file=sys.stderr)
+    return STOPPED

@@ -1,0 +1,179 @@
+"""What a person sees while runs go on: bars with the time left, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..lab.records import Run, label
+from ..lab.settings import Settings
+from ..lab.training import Tick
+
+EVERY = 15.0
+"""Seconds between two plain lines about a run under way."""
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(4.42), duration(75), duration(3 * 3600 + 300)
+    ('4.4 s', '1 min 15 s', '3 h 05 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def line(run: Run) -> str:
+    """A finished run in a line."""
+    head = f"{run.label}, seed {run.settings.seed}:"
+    if run.end is None:
+        return f"{head} paused in epoch {len(run.epochs) + 1} of {run.settings.epochs}"
+    metric, end = run.end["metric"], run.end
+    shown = f"{run.start['metric']} {metric:.2f}" if metric is not None else "no finite metric"
+    saved = f"saved {100 * end['saved']:.1f} %"
+    return f"{head} {shown}, {saved}, {end['steps']} steps, {duration(end['seconds']['total'])}"
+
+
+class Screen(Protocol):
+    def __enter__(self) -> Screen: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+    def watch(self, settings: Settings, epochs: int) -> Tick:
+        """A run of so many epochs begins."""
+        ...
+
+    def done(self, run: Run) -> None:
+        """It has ended, or was there already."""
+        ...
+
+    def say(self, text: str) -> None: ...
+
+
+def make_screen(runs: int, epochs: int) -> Screen:
+    """On stderr, for so many runs with so many epochs in all."""
+    console = Console(stderr=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Bars(console, runs, epochs)
+    return Lines(runs, epochs)
+
+
+class Count:
+    """How much is done. A run that was there already is no work, so it shrinks the total in place of counting."""
+
+    def __init__(self, runs: int, epochs: int) -> None:
+        self.runs, self.total = runs, float(epochs)
+        self.finished, self.before, self.now = 0, 0.0, 0.0
+        self.had, self.length, self.ticked = 0, 0, False
+
+    def begin(self, settings: Settings, epochs: int) -> None:
+        self.total -= (settings.epochs if settings.steps else epochs) - epochs  # a control is shorter than planned
+        self.length, self.now, self.ticked = epochs, 0.0, False
+
+    def tick(self, epochs: float) -> float:
+        """Epochs done in all; what a resumed run had done before is no work either."""
+        if not self.ticked:
+            self.ticked, self.had = True, int(epochs) if epochs > 1 else 0
+            self.total -= self.had
+        self.now = epochs
+        return self.before + self.now - self.had
+
+    def end(self) -> None:
+        if self.ticked:
+            self.before += self.length - self.had
+        else:
+            self.total -= self.length
+        self.finished += 1
+
+
+class Bars:
+    def __init__(self, console: Console, runs: int, epochs: int) -> None:
+        self.console, self.count = console, Count(runs, epochs)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[at]}"))
+        self.progress = Progress(
+            *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, transient=True
+        )
+        self.one: TaskID | None = None
+        self.all: TaskID | None = self.progress.add_task("in all", total=epochs, at="") if runs > 1 else None
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def watch(self, settings: Settings, epochs: int) -> Tick:
+        self.count.begin(settings, epochs)
+        text = f"{label(settings)}, seed {settings.seed}"
+        self.one = one = self.progress.add_task(text, total=epochs, at=f"epoch 0/{epochs}")
+
+        def tick(done: float) -> None:
+            at = f"epoch {min(int(done) + 1, epochs)}/{epochs}"
+            self.progress.update(one, completed=done, at=at)
+            overall = self.count.tick(done)
+            if self.all is not None:
+                at = f"run {self.count.finished + 1}/{self.count.runs}"
+                self.progress.update(self.all, completed=overall, total=self.count.total, at=at)
+
+        return tick
+
+    def done(self, run: Run) -> None:
+        self.count.end()
+        if self.one is not None:
+            self.progress.remove_task(self.one)
+        self.say(line(run))
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, highlight=False)
+
+
+class Lines:
+    """No control codes: for logs, pipes and CI."""
+
+    def __init__(self, runs: int, epochs: int, now: Callable[[], float] = monotonic) -> None:
+        self.count, self.now = Count(runs, epochs), now
+        self.began = now()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        del kind, error, at
+
+    def watch(self, settings: Settings, epochs: int) -> Tick:
+        self.count.begin(settings, epochs)
+        text, began, spoke = f"{label(settings)}, seed {settings.seed}", self.now(), self.now()
+
+        def tick(done: float) -> None:
+            nonlocal spoke
+            overall, now = self.count.tick(done), self.now()
+            worked = done - self.count.had
+            if now - spoke < EVERY or not worked:
+                return
+            spoke = now
+            left = f"{duration((now - began) * (epochs - done) / worked)} left"
+            if self.count.runs > 1:
+                rest = (now - self.began) * max(self.count.total - overall, 0) / max(overall, 1e-9)
+                left += f"; run {self.count.finished + 1} of {self.count.runs}, {duration(rest)} left in all"
+            self.say(f"{text}: epoch {min(int(done) + 1, epochs)} of {epochs}, {left}")
+
+        return tick
+
+    def done(self, run: Run) -> None:
+        self.count.end()
+        self.say(line(run))
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,371 @@
+"""Runs into folders, one or many. Each can be stopped at any moment and goes on where it was.
+
+    run = train_one(Settings(epochs=8), "runs/mine/infobatch-seed0")
+    run.end["metric"]
+
+A comparison is a folder of such folders, with ``comparison.json`` beside them:
+
+    runs/digits-20260131-120000/
+      comparison.json            what is compared
+      full-seed0/                a run
+      infobatch-seed0/
+      full-509-steps-seed0/      full data with the steps that infobatch took
+      ...
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, StateError, message
+from .catalogue import make_task
+from .feeding import size_of
+from .hooks import Hook
+from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
+from .settings import HARDWARE, Settings
+from .tasks import Task
+from .training import Stop, Tick, run
+
+if TYPE_CHECKING:
+    from .recipes import Cell, Recipe
+
+PLAN = "comparison.json"
+FORMAT = 1
+
+Watch = Callable[[Settings, int], Tick]
+"""Told which run begins and how many epochs it has; what it returns is told how many are done."""
+Hooks = Callable[[Path], Sequence[Hook]]
+"""The hooks of the run in a folder."""
+
+
+def never() -> bool:
+    return False
+
+
+def settle(given: dict[str, Any]) -> tuple[Settings, Task]:
+    """What a person gave, over what suits the task; and the task."""
+    asked = Settings.of(given)  # what cannot be right is said before data are read
+    task = make_task(asked.task, asked.data)
+    return Settings.of(given, task.defaults), task
+
+
+# ---- one run ---------------------------------------------------------------------------------------------
+
+
+def train_one(
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    *,
+    task: Task | None = None,
+    resume: bool = False,
+    stop: Stop = never,
+    tick: Tick | None = None,
+    hooks: Sequence[Hook] = (),
+) -> Run:
+    """Train into a folder of its own; returns the record. Its ``end`` is None where ``stop`` became true.
+
+    With ``resume`` a finished run is read and not trained again. An unfinished one goes on from its checkpoint;
+    without a checkpoint it starts anew, and its old record is kept beside the new one. Hooks are closed at the end.
+    """
+    folder = Path(folder)
+    start = partial(run, settings, task=task, name=folder.name, keep=folder / CHECKPOINT, stop=stop, tick=tick)
+    try:
+        if (folder / FILE).exists():
+            known = _go_on(settings, start, folder, resume, hooks)
+            if known is not None:
+                return known
+        facts = start()
+        first = next(facts)  # what is wrong with the settings is said before there is a folder
+        with Recorder(folder) as record:
+            return _write(chain([first], facts), record, hooks)
+    finally:
+        for hook in hooks:
+            hook.close()
+
+
+def _go_on(
+    settings: Settings, start: Callable[..., Iterator[Fact]], folder: Path, resume: bool, hooks: Sequence[Hook]
+) -> Run | None:
+    """The run that was there, gone on with. None where there is nothing to go on from."""
+    kept = folder / CHECKPOINT
+    with Recorder(folder, resume=resume) as record:
+        known = _known(folder)
+        if known is not None:
+            _same(settings, known, folder)
+            if known.end is not None:
+                kept.unlink(missing_ok=True)
+                return known
+        if known is None or not kept.exists():
+            _set_aside(folder / FILE)
+            return None
+        facts = start(resume=True)
+        try:
+            first = next(facts)
+        except StateError as error:
+            anew = f"mv {shlex.quote(str(kept))} {shlex.quote(str(kept) + '.damaged')}"
+            text = f"{error} The record is as it was. To train this run anew: {anew}, and --resume again."
+            raise StateError(text) from error
+        return _write(chain([first], facts), record, hooks)
+
+
+def _write(facts: Iterable[Fact], record: Recorder, hooks: Sequence[Hook]) -> Run:
+    for fact in facts:
+        record(fact)
+        for hook in hooks:
+            hook(fact)
+    done = read(record.folder)
+    if done.end is not None:
+        (record.folder / CHECKPOINT).unlink(missing_ok=True)
+    return done
+
+
+def _known(folder: Path) -> Run | None:
+    try:
+        runs = list(read_file(folder / FILE))
+    except StateError as error:
+        raise StateError(f"{error} To train this run anew, move {folder} away.") from error
+    return runs[-1] if runs else None
+
+
+def _same(settings: Settings, known: Run, folder: Path) -> None:
+    theirs, mine = known.settings.plain(), settings.plain()
+    other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in mine if theirs[key] != mine[key]]
+    if not settings.resumes(theirs):
+        raise InputError(
+            message(
+                f"the settings that {folder} was begun with (but for {', '.join(HARDWARE)})",
+                f"others: it has {'; '.join(other)}",
+                "Leave them out to go on, or train into another folder.",
+            )
+        )
+
+
+def _set_aside(path: Path) -> None:
+    """Under a name of its own, so that nothing is lost."""
+    if not path.stat().st_size:
+        path.unlink()
+        return
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.unfinished{number}")
+        if not aside.exists():
+            path.rename(aside)
+            return
+
+
+def folder_of(root: str | os.PathLike[str], settings: Settings) -> Path:
+    """
+    >>> folder_of("runs/mine", Settings(method="infobatch:ratio=0.3,delta=0.9", seed=2)).name
+    'infobatch-ratio=0.3-delta=0.9-seed2'
+    """
+    slug = re.sub(r"[^A-Za-z0-9._=+]+", "-", label(settings)).strip("-.")
+    return Path(root) / f"{slug[:120]}-seed{settings.seed}"
+
+
+def length(settings: Settings, size: int) -> int:
+    """Epochs of a run over ``size`` samples."""
+    return math.ceil(settings.steps / math.ceil(size / settings.batch_size)) if settings.steps else settings.epochs
+
+
+# ---- many runs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """Methods x seeds on one base of settings, and full data beside them: what a comparison consists of."""
+
+    base: Settings
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    equal_steps: bool = True
+    """Also full data with the number of steps that each pruned run took."""
+    margin: float = 0.3
+    level: float = 0.95
+
+    def settings(self) -> list[Settings]:
+        return plan_comparison(self.base, self.methods, self.seeds)
+
+    def on(self, hardware: dict[str, Any]) -> Series:
+        return replace(self, base=Settings.of({**self.base.plain(), **hardware}))
+
+    def begin(self, folder: Path) -> None:
+        """Make the folder. Refused where there is one, so that two comparisons never share it."""
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            remedy = f"Take another name, or go on: infobatch compare --resume {shlex.quote(str(folder))}"
+            raise InputError(message("a folder that is not there yet", str(folder), remedy)) from None
+        self.save(folder)
+
+    def save(self, folder: Path) -> None:
+        plain = {
+            "format": FORMAT,
+            "base": self.base.plain(),
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "equal_steps": self.equal_steps,
+            "margin": self.margin,
+            "level": self.level,
+        }
+        draft = folder / f".{PLAN}.{os.getpid()}"
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / PLAN)
+
+    def undo(self, folder: Path) -> None:
+        """Take ``begin`` back, if nothing was recorded since."""
+        if not any(folder.rglob(FILE)):
+            (folder / PLAN).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+
+    @classmethod
+    def load(cls, folder: Path) -> Series:
+        path = folder / PLAN
+        if not path.is_file():
+            raise InputError(message(f"the folder of a comparison, with a {PLAN}", str(folder), _instead(folder)))
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            if plain.pop("format") != FORMAT:
+                raise ValueError("of another format")
+            base, methods, seeds = plain.pop("base"), plain.pop("methods"), plain.pop("seeds")
+            return cls(Settings.of(base), tuple(methods), tuple(map(int, seeds)), **plain)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            text = message(f"a {PLAN} of the lab", f"{path}, which cannot be read ({error})", "Nothing was changed.")
+            raise StateError(f"{text} The runs beside it are whole: infobatch report {folder}") from error
+
+
+def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
+    """Full data and each method with every seed; seed by seed, so that a comparison cut short is still paired.
+
+    >>> [(one.method, one.seed) for one in plan_comparison(Settings(), ["infobatch"], [0, 1])]
+    [('full', 0), ('infobatch', 0), ('full', 1), ('infobatch', 1)]
+
+    A method may end in "+lr", as in labels: its learning rate grows in place of its loss.
+    """
+    names = list(dict.fromkeys(["full", *(re.sub(r"\s", "", name) for name in methods)]))
+    return [_with(base, name).but(seed=seed) for seed in seeds for name in names]
+
+
+def _with(base: Settings, method: str) -> Settings:
+    if method == "full":
+        return base.but(method=method, compensate="loss")  # nothing grows, and so there is one baseline for all
+    if method.endswith("+lr"):
+        return base.but(method=method.removesuffix("+lr"), compensate="lr")
+    return base.but(method=method)
+
+
+def equal_steps(settings: Settings, done: Run) -> Settings | None:
+    """Full data with the number of steps that a pruned run took; None where it left nothing out."""
+    if done.end is None or settings.method == "full" or not done.end["saved"]:
+        return None
+    return settings.but(method="full", compensate="loss", steps=done.end["steps"])
+
+
+def compare_into(
+    folder: str | os.PathLike[str],
+    series: Series,
+    *,
+    task: Task,
+    stop: Stop = never,
+    watch: Watch | None = None,
+    hooks: Hooks | None = None,
+) -> Iterator[Run]:
+    """The runs of a comparison, as they finish; those that are there already are read. The last one has no ``end``
+    where ``stop`` became true."""
+    todo, seen = deque(series.settings()), set()
+    while todo:
+        settings = todo.popleft()
+        place = folder_of(folder, settings)
+        if place in seen:  # two methods that took as many steps share a control
+            continue
+        seen.add(place)
+        tick = watch(settings, length(settings, size_of(task.train))) if watch is not None else None
+        own = hooks(place) if hooks is not None else ()
+        done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own)
+        yield done
+        if done.end is None:
+            return
+        control = equal_steps(settings, done) if series.equal_steps else None
+        if control is not None:
+            todo.appendleft(control)
+
+
+def reproduce_into(
+    root: str | os.PathLike[str],
+    recipe: Recipe,
+    todo: Sequence[tuple[Cell, Settings]],
+    *,
+    quick: bool = False,
+    stop: Stop = never,
+    watch: Watch | None = None,
+) -> Iterator[Run]:
+    """The runs of a recipe, as ``compare_into``. Those that are there already are read."""
+    from .recipes import run_name
+
+    tasks: dict[tuple[str, str], Task] = {}
+    for cell, settings in todo:
+        where = settings.task, settings.data
+        if where not in tasks:
+            tasks = {where: make_task(*where)}  # one at a time: they may be large
+        tick = watch(settings, settings.epochs) if watch is not None else None
+        place = Path(root) / run_name(recipe, cell, settings, quick)
+        done = train_one(settings, place, task=tasks[where], resume=True, stop=stop, tick=tick)
+        yield done
+        if done.end is None:
+            return
+
+
+def total_length(series: Series, task: Task) -> int:
+    """Epochs of all runs of a comparison; a control counts as a whole run until it is known how long it is."""
+    planned = series.settings()
+    controls = [one for one in planned if series.equal_steps and one.method != "full"]
+    return sum(length(one, size_of(task.train)) for one in [*planned, *controls])
+
+
+def _instead(folder: Path) -> str:
+    if (folder / FILE).exists():
+        return f"This is one run: infobatch train --resume {shlex.quote(str(folder))}"
+    return "infobatch compare makes one." if folder.exists() else "There is no such folder."
+
+
+# ---- stopping --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def interruptible(asked: Callable[[], object] = never) -> Iterator[Stop]:
+    """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends everything."""
+    told: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del frame
+        if told:
+            raise KeyboardInterrupt
+        told.append(number)
+        asked()
+
+    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+        yield never
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(told)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
