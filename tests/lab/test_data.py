@@ -372,7 +372,7 @@ def test_a_pickle_of_the_right_hash_and_the_wrong_content(tmp_path: Path) -> Non
         "no images": python2({"labels": [1, 2]}),
         "a label too few": python2({"data": images, "labels": [1]}),
         "labels of text": python2({"data": images, "labels": ["1", "2"]}),
-        "not bytes": python2({"data": images.view(np.int16), "labels": [1, 2]}),
+        "not bytes": python2({"data": images.view(np.int8), "labels": [1, 2]}),
         "another size": python2({"data": images[:, :99], "labels": [1, 2]}),
         "no dictionary": python2([1, 2]),
     }

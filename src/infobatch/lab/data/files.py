@@ -60,9 +60,7 @@ def arrays(images: npt.NDArray[Any], labels: npt.NDArray[Any], where: tuple[Path
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """
-    As "train_x.npy sha256:6cb72fc6430f, train_y.npy ...".
-    """
+    """As "train_x.npy sha256:6cb72fc6430f, train_y.npy ..."."""
     return ", ".join(f"{path.name} {_short(path)}" for path in paths)
 
 

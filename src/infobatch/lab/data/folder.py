@@ -38,7 +38,7 @@ class Listing:
         return [self.root / name for name in self.names]
 
     @property
-    def arrays_labels(self) -> Tensor:
+    def targets(self) -> Tensor:
         return torch.tensor(self.labels, dtype=torch.int64)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
         self.root, self.view = listing.root, view
         # one array rather than many strings: workers share its memory, while strings are copied as they are counted
         self.names = np.array([os.fsencode(name) for name in listing.names])
-        self.labels = listing.arrays_labels
+        self.labels = listing.targets
 
     def __len__(self) -> int:
         return len(self.names)
@@ -84,7 +84,7 @@ def lazy(folder: Path) -> Samples:
 
 
 def in_memory(train: Listing, test: Listing, shape: Shape, classes: tuple[str, ...]) -> Samples:
-    made = [Arrays(stack(listing.paths, shape), listing.arrays_labels) for listing in (train, test)]
+    made = [Arrays(stack(listing.paths, shape), listing.targets) for listing in (train, test)]
     return Samples(made[0], made[1], f"{train}; {test}", classes)
 
 
