@@ -29,7 +29,7 @@ from .records import Run
 
 Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
 
-OWN = ("method", "seed", "compensate", "steps")
+OWN = ("method", "seed", "compensate", "ideas", "steps")
 """The settings a comparison is about."""
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
 """Settings that change what a run costs or shows, and not what it learns."""
@@ -150,6 +150,13 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     return {label: sets[label] for label in [*first, *(label for label in sets if label not in first)]}
 
 
+def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
+    """A function that finds, for a run, full data with its settings and its seed."""
+    sets = group(runs, baseline)
+    good = {label: _usable(label, members)[0] for label, members in sets.items()}
+    return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
+
+
 def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
     """Student's interval of the mean.
 
@@ -256,7 +263,7 @@ def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
 
 
 def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | None]:
-    """The control with a run's number of steps. One that is only near must have no nearer run that it was made for."""
+    """The control with a run's number of steps. One only near must have no run nearer to it."""
 
     def partner(run: Run) -> Run | None:
         near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]

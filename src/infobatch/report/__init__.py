@@ -1,0 +1,60 @@
+"""Runs -> one page with the verdicts, the plots and the numbers behind them.
+
+    from infobatch import report
+    from infobatch.lab import records
+
+    report.write(records.read_many("runs"), "report.html")
+
+The page is one file that needs nothing: no network, no script. It follows the light or dark of the device, has a
+switch for it, and is made for a phone as well as for a desk.
+
+What was weighed for the plots. Plotly brings 4.6 MB of script into every page, and Vega-Altair about 1 MB with a
+compiler besides; both draw when the page is opened, and both would need a page that lets scripts run, next to names
+that come from anywhere. matplotlib's SVG is drawn once and opens at once: letters stay letters, colours become CSS
+variables, and values under the pointer are CSS as well. A page that needs no script can forbid them all, and does.
+What is given up is zooming; the CSV beside each figure has the numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import InputError, message
+from ..lab.records import Run
+
+
+def write(
+    runs: Iterable[Run], path: str | os.PathLike[str] = "report.html", *, margin: float = 0.3, level: float = 0.95
+) -> Path:
+    """Write the page of these runs, whole or not at all; says where it is."""
+    text = html(runs, margin=margin, level=level)
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / 'report.html'}."))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95) -> str:
+    """The page as text. The same runs give the same page."""
+    try:
+        from .page import page
+        from .series import Study
+    except ImportError as error:
+        text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
+        raise InputError(text) from error
+    return page(Study.of(runs, margin, level))

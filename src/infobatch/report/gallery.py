@@ -1,0 +1,133 @@
+"""The samples a run kept most and least: pictures as small PNG files inside the page, texts as texts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..lab.records import Fact
+from . import series
+from .drawing import clip
+from .series import Study, number
+
+MOST_LABELS = 8
+SIDES = (64, 48, 32, 24)
+BUDGET = 900_000
+"""Bytes for all pictures of a page; they are made smaller until they fit."""
+LETTERS = 240
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    """Of its class, or of its place in the data."""
+    kept: str
+    loss: str
+    picture: str | None
+    """A PNG inside a link; None where there is no image, or none that can be read."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Gallery:
+    label: str
+    run: str
+    most: tuple[Sample, ...]
+    least: tuple[Sample, ...]
+
+
+def galleries(study: Study) -> list[Gallery]:
+    """One run a method, of those that left anything out."""
+    chosen = []
+    for label in study.sets:
+        run = study.first(label)
+        if run.samples is not None and any(series.pruned(fact) for fact in run.epochs):
+            chosen.append((label, run, run.samples))
+    chosen = chosen[:MOST_LABELS]
+    for side in SIDES:
+        found = []
+        for label, run, samples in chosen:
+            names = series.class_names([run])
+            epochs = len(run.epochs)
+            both = [
+                tuple(_sample(one, names, epochs, side) for one in samples.get(which) or [] if isinstance(one, dict))
+                for which in ("most", "least")
+            ]
+            if any(both):
+                found.append(Gallery(label, f"{run.name}, seed {run.settings.seed}", *both))
+        if _weight(found) <= BUDGET:
+            break
+    return found
+
+
+def _weight(found: list[Gallery]) -> int:
+    return sum(len(one.picture or "") for gallery in found for one in gallery.most + gallery.least)
+
+
+def _sample(fact: Fact, names: list[str], epochs: int, side: int) -> Sample:
+    label, kept, loss = fact.get("label"), number(fact.get("kept")), number(fact.get("loss"))
+    named = isinstance(label, int) and 0 <= label < len(names)
+    text = str(fact.get("text") or "")
+    return Sample(
+        name=names[label] if named and isinstance(label, int) else f"sample {fact.get('index')}",
+        kept="" if kept is None else f"kept {kept:.0f} of {epochs}",
+        loss="" if loss is None else f"loss {loss:.3g}",
+        picture=_picture(fact.get("image"), side),
+        text=clip(text, LETTERS) if text else "",
+    )
+
+
+def _picture(image: Any, side: int) -> str | None:
+    if not isinstance(image, dict):
+        return None
+    pixels = decoded(image)
+    if pixels is None:
+        return None
+    return "data:image/png;base64," + base64.b64encode(png(shrunk(pixels, side))).decode()
+
+
+def decoded(image: dict[str, Any]) -> NDArray[np.uint8] | None:
+    """Bytes [C, H, W] out of a record, as [H, W, 1 or 3]; None where they do not fit together."""
+    shape = image.get("shape")
+    if not (isinstance(shape, list) and len(shape) == 3 and all(type(size) is int and size > 0 for size in shape)):
+        return None
+    try:
+        raw = base64.b64decode(image.get("bytes") or "", validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        return None
+    if len(raw) != math.prod(shape):
+        return None
+    pixels = np.frombuffer(raw, np.uint8).reshape(shape).transpose(1, 2, 0)
+    return pixels[:, :, :3] if shape[0] >= 3 else pixels[:, :, :1]
+
+
+def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """No side longer than ``side``: means over blocks."""
+    block = math.ceil(max(pixels.shape[:2]) / side)
+    if block == 1:
+        return pixels
+    high, wide = (max(1, size // block) for size in pixels.shape[:2])
+    cut = pixels[: high * block, : wide * block]
+    parts = cut.reshape(high, cut.shape[0] // high, wide, cut.shape[1] // wide, -1)
+    return np.asarray(parts.mean((1, 3)).round(), np.uint8)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """An image file of [H, W, 1 or 3] bytes."""
+    high, wide, channels = pixels.shape
+    lines = np.concatenate([np.zeros((high, 1), np.uint8), pixels.reshape(high, wide * channels)], 1)
+    head = struct.pack(">IIBBBBB", wide, high, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    framed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)

@@ -1,0 +1,278 @@
+"""The page: its sections in order, each honest about what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from ..lab.comparison import Difference, Row, metric_of
+from ..lab.records import Run
+from . import curves, drawing, rows, series
+from .classes import by_class
+from .figure import Figure, signed, styles, swatch
+from .frontier import frontier
+from .gallery import MOST_LABELS, Gallery, galleries
+from .losses import distributions
+from .palette import DARK, LIGHT
+from .series import Study
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+"""Nothing may be fetched, and no script may run, whatever a name contains."""
+
+
+@dataclass(frozen=True)
+class Section:
+    key: str
+    title: str
+    intro: str
+    figures: tuple[Figure, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
+    missing: str = ""
+    """What to say where there is nothing to show."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the verdict table, in words."""
+
+    row: Row
+    mark: Markup
+    mean: str
+    saved: str
+    seconds: str
+    time: str
+    difference: str
+    interval: str
+    same: str
+
+
+def page(study: Study) -> str:
+    """The whole page as text."""
+    with drawing.style():
+        sections = _sections(study)
+    return _template().render(
+        title=_title(study),
+        subtitle=_subtitle(study),
+        policy=POLICY,
+        light=LIGHT,
+        dark=DARK,
+        style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
+        study=study,
+        lines=_lines(study),
+        sections=sections,
+        settings=_settings(study),
+        environment=_environment(study),
+        runs=[_run(label, run) for label, members in study.sets.items() for run in members],
+    )
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return made.get_template("page.html")
+
+
+def _sections(study: Study) -> list[Section]:
+    losses, untold = distributions(study)
+    shapes = (
+        "The scores a plan was drawn from, those kept, and those kept at their weights. Rescaling is right where the "
+        "dashed line follows the filled shape (the papers' figures of loss distributions)."
+    )
+    if untold:
+        shapes += f" Not drawn, to keep the page small: {', '.join(untold)}."
+    nothing = "No epoch has been recorded yet."
+    return [
+        _section(
+            "cost",
+            "Accuracy against cost",
+            "What a method reaches, against what it takes.",
+            [rows.difference(study), frontier(study, "samples"), frontier(study, "time")],
+            "No run has finished with a metric yet.",
+        ),
+        _section(
+            "curves",
+            "Curves",
+            "How the runs got there.",
+            curves.draw(study, "metric-epochs", "metric-samples", "gap", "test-loss", "train-loss", "learning-rate"),
+            nothing,
+        ),
+        _section(
+            "pruned",
+            "Pruning",
+            "How much was left out, when, and what that does to a step.",
+            curves.draw(study, "pruned", "saved", "noise"),
+            nothing,
+        ),
+        _section(
+            "losses",
+            "Loss distribution",
+            shapes,
+            losses,
+            "No run has a histogram of an epoch in which samples were left out.",
+        ),
+        _section(
+            "time",
+            "Savings and overhead",
+            "Samples are saved by design; time only where it was spent on samples.",
+            [rows.savings(study), rows.seconds(study), *curves.draw(study, "seconds-epochs")],
+            "No run has finished, so no time is known.",
+        ),
+        _section(
+            "weights",
+            "Weights and effective sample size",
+            "What the samples that stayed counted for.",
+            [rows.weights(study), *curves.draw(study, "effective", "largest-weight")],
+            "No run left anything out: every weight is 1.",
+        ),
+        _section(
+            "classes",
+            "Classes",
+            "Who pays, and for whom.",
+            by_class(study),
+            "No numbers by class: the task has no classes, or no run has finished.",
+        ),
+        _gallery(study),
+    ]
+
+
+def _section(key: str, title: str, intro: str, found: Iterable[Figure | None], missing: str) -> Section:
+    return Section(key, title, intro, tuple(one for one in found if one is not None), missing=missing)
+
+
+def _gallery(study: Study) -> Section:
+    found = galleries(study)
+    left = sum(any(series.pruned(fact) for fact in study.first(label).epochs) for label in study.sets) - len(found)
+    intro = (
+        "Kept least are those the net found easy all along; kept most, the hard ones. Wrong labels often hide there."
+    )
+    if found and left > 0:
+        intro += f" {left} methods are not shown: no samples in their records, or more than {MOST_LABELS} methods."
+    missing = "No samples: no pruning run has finished, or the runs were made with gallery = 0."
+    return Section("samples", "Samples most and least kept", intro, galleries=tuple(found), missing=missing)
+
+
+def _title(study: Study) -> str:
+    tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
+    return f"{', '.join(tasks)}: {_count(len(study.sets), 'method')}, {_count(len(study.runs), 'run')}"
+
+
+def _subtitle(study: Study) -> str:
+    models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs))
+    epochs = ", ".join(dict.fromkeys(str(run.settings.epochs) for run in study.runs))
+    size = ", ".join(
+        dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if series.number(run.start.get("size")))
+    )
+    device = ", ".join(dict.fromkeys(_device(run) for run in study.runs if _device(run)))
+    days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
+    parts = [models, f"{epochs} epochs", f"{size} training samples" if size else "", device, when]
+    return " · ".join(part for part in parts if part)
+
+
+def _device(run: Run) -> str:
+    environment = run.start.get("environment") or {}
+    return str(environment.get("gpu") or environment.get("cpu") or "")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _lines(study: Study) -> list[Line]:
+    looks = styles(study)
+    lines = []
+    for row in study.comparison.rows:
+        found, same = row.difference, row.same_steps
+        time = None if found is None else study.time_saved(row.label)
+        lines.append(
+            Line(
+                row=row,
+                mark=swatch(looks[row.label]),
+                mean="" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}"),
+                saved="" if row.saved is None else f"{100 * row.saved:.1f} %",
+                seconds="" if row.seconds is None else f"{row.seconds:,.1f}",
+                time="" if time is None else f"{signed(-time, 1)} %",
+                difference="" if found is None else signed(found.mean),
+                interval="" if found is None else _between(found),
+                same="" if same is None else f"{signed(same.mean)} ({_between(same) or 'one seed'})",
+            )
+        )
+    return lines
+
+
+def _between(found: Difference) -> str:
+    return "" if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """What all runs have in common, and what each label has of its own."""
+
+    common: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def _table(sets: Mapping[str, list[Mapping[str, Any]]]) -> Table:
+    tables = [table for members in sets.values() for table in members]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    values = {name: list(dict.fromkeys(_word(table.get(name)) for table in tables)) for name in names}
+    apart = tuple(name for name in names if len(values[name]) > 1)
+    rows = tuple(
+        (label, tuple(_listed(_word(table.get(name)) for table in members) for name in apart))
+        for label, members in sets.items()
+    )
+    return Table(tuple((name, values[name][0]) for name in names if name not in apart), apart, rows)
+
+
+def _listed(words: Iterable[str]) -> str:
+    """The different ones; of many, the first and how many more."""
+    known = list(dict.fromkeys(words))
+    return ", ".join(known) if len(known) <= 6 else f"{', '.join(known[:5])} and {len(known) - 5} more"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_word, value))
+    if value is None or value == "":
+        return "none"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _settings(study: Study) -> Table:
+    return _table({label: [run.settings.plain() for run in members] for label, members in study.sets.items()})
+
+
+def _environment(study: Study) -> Table:
+    return _table({label: [_machine(run) for run in members] for label, members in study.sets.items()})
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    plain = dict(run.start.get("environment") or {})
+    git = plain.pop("git", None)
+    if isinstance(git, dict):
+        plain["git"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
+    return {**plain, "data": run.start.get("source")}
+
+
+def _run(label: str, run: Run) -> dict[str, str]:
+    found, saved, time = metric_of(run), series.number((run.end or {}).get("saved")), series.seconds(run)
+    state = "finished" if run.end is not None else f"{len(run.epochs)} of {run.settings.epochs} epochs"
+    return {
+        "name": run.name,
+        "label": label,
+        "seed": str(run.settings.seed),
+        "metric": "" if found is None else f"{found:.2f}",
+        "saved": "" if saved is None else f"{100 * saved:.1f} %",
+        "seconds": "" if time is None else f"{time:,.1f}",
+        "state": state if run.end is None or found is not None else "no finite metric",
+    }

@@ -1,0 +1,241 @@
+"""Runs of one label -> the numbers of one line or bar. A page of 200 runs is as long as one of five."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..lab.comparison import Comparison, compare, group, partner_of
+from ..lab.records import Fact, Run
+
+MOST_POINTS = 240
+"""Of a curve. Longer ones are thinned evenly, the last point always kept."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of a page, by label, and what comparing them says."""
+
+    sets: dict[str, list[Run]]
+    comparison: Comparison
+    partner: Callable[[Run], Run | None]
+    """Full data with a run's settings and seed."""
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], margin: float = 0.3, level: float = 0.95) -> Study:
+        runs = list(runs)
+        return cls(group(runs), compare(runs, margin=margin, level=level), partner_of(runs))
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for members in self.sets.values() for run in members]
+
+    def shown(self, label: str) -> list[Run]:
+        """The finished runs of a label; where none has finished, those there are."""
+        members = self.sets[label]
+        return [run for run in members if run.end is not None] or members
+
+    def first(self, label: str) -> Run:
+        """The run that stands for a label where only one can be shown: that of the lowest seed."""
+        return min(self.shown(label), key=lambda run: run.settings.seed)
+
+    def pairs(self, label: str) -> list[tuple[Run, Run]]:
+        """Finished runs of a label, each with full data of its settings and seed, but not with itself."""
+        found = [(run, self.partner(run)) for run in self.shown(label) if run.end is not None]
+        return [(run, other) for run, other in found if other is not None and other is not run]
+
+    def time_saved(self, label: str) -> float | None:
+        """In percent of what full data took with the same seeds."""
+        pairs = self.pairs(label)
+        ours, full = mean(seconds(run) for run, _ in pairs), mean(seconds(other) for _, other in pairs)
+        return None if ours is None or not full else 100 * (1 - ours / full)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The mean over runs at each epoch, its standard deviation (0 for one run) and how many runs it is of."""
+
+    epochs: tuple[int, ...]
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    n: tuple[int, ...]
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def numbers(values: Any) -> list[float | None] | None:
+    """A list of finite numbers, None where one is not; None where it is no list or has no number."""
+    if not isinstance(values, list):
+        return None
+    found = [number(value) for value in values]
+    return found if any(value is not None for value in found) else None
+
+
+def mean(values: Iterable[Any]) -> float | None:
+    known = [value for value in map(number, values) if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+Track = dict[int, tuple[float, float]]
+"""Of one run: epoch from 1 -> place on the axis, value."""
+
+
+def track(run: Run, value: Callable[[Fact], float | None], *, by_samples: bool = False) -> Track:
+    """A number of each epoch, against epochs or against the samples seen until then."""
+    found, seen = Track(), 0.0
+    for epoch, one in enumerate(run.epochs, 1):
+        seen += number(one.get("kept")) or 0.0
+        known = value(one)
+        if known is not None:
+            found[epoch] = (seen if by_samples else float(epoch), known)
+    return found
+
+
+def averaged(tracks: Iterable[Track]) -> Curve:
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for one in tracks:
+        for epoch, point in one.items():
+            columns.setdefault(epoch, []).append(point)
+    epochs = thinned(sorted(columns))
+    points = [columns[epoch] for epoch in epochs]
+    return Curve(
+        tuple(epochs),
+        tuple(statistics.fmean(x for x, _ in column) for column in points),
+        tuple(statistics.fmean(y for _, y in column) for column in points),
+        tuple(_spread([y for _, y in column]) for column in points),
+        tuple(len(column) for column in points),
+    )
+
+
+def _spread(values: list[float]) -> float:
+    """The standard deviation; 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    middle = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
+def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -> Callable[[Study, str], Curve]:
+    """The mean over a label's runs."""
+    return lambda study, label: averaged(track(run, value, by_samples=by_samples) for run in study.shown(label))
+
+
+def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Curve]:
+    """The same, of labels that left anything out."""
+
+    def curve(study: Study, label: str) -> Curve:
+        some = any(pruned(one) for run in study.shown(label) for one in run.epochs)
+        return all_of(value)(study, label) if some else averaged([])
+
+    return curve
+
+
+def gap(name: str) -> Callable[[Study, str], Curve]:
+    """The mean difference to full data of the same seed after as many epochs. Runs with a schedule pressed into fewer
+    steps have no such epoch."""
+
+    def between(run: Run, full: Run) -> Track:
+        ours, theirs = track(run, fact(name)), track(full, fact(name))
+        return {epoch: (float(epoch), ours[epoch][1] - theirs[epoch][1]) for epoch in ours if epoch in theirs}
+
+    return lambda study, label: averaged(between(*pair) for pair in study.pairs(label) if not pair[0].settings.steps)
+
+
+def thinned(values: Sequence[int], most: int = MOST_POINTS) -> list[int]:
+    """Every k-th, counted from the end.
+
+    >>> thinned([1, 2, 3, 4, 5, 6, 7], most=4)
+    [1, 3, 5, 7]
+    """
+    step = max(1, math.ceil(len(values) / most))
+    return list(values)[::-1][::step][::-1]
+
+
+def fact(name: str) -> Callable[[Fact], float | None]:
+    return lambda epoch: number(epoch.get(name))
+
+
+def percent(name: str) -> Callable[[Fact], float | None]:
+    return lambda epoch: None if (found := number(epoch.get(name))) is None else 100 * found
+
+
+def pruned(epoch: Fact) -> float | None:
+    size, kept = number(epoch.get("size")), number(epoch.get("kept"))
+    return None if size is None or kept is None else size - kept
+
+
+def effective(epoch: Fact) -> float | None:
+    """The effective sample size, in percent of all samples."""
+    size, found = number(epoch.get("size")), number(epoch.get("effective_size"))
+    return 100 * found / size if size and found is not None else None
+
+
+def largest_weight(epoch: Fact) -> float | None:
+    values = numbers((epoch.get("weights") or {}).get("values"))
+    return max(value for value in values if value is not None) if values else None
+
+
+def cost(run: Run) -> float | None:
+    """Samples trained on, in percent of what full data would be."""
+    end = run.end or {}
+    done, all_of_it = number(end.get("samples")), number(end.get("full_samples"))
+    return 100 * done / all_of_it if done is not None and all_of_it else None
+
+
+def seconds(run: Run, part: str = "total") -> float | None:
+    return number(((run.end or {}).get("seconds") or {}).get(part))
+
+
+def planning(run: Run) -> float | None:
+    """What planning took of a run, in percent."""
+    total, part = seconds(run), seconds(run, "planning")
+    return 100 * part / total if total and part is not None else None
+
+
+def epoch_seconds(epoch: Fact) -> float | None:
+    parts = epoch.get("seconds")
+    known = [number(part) for part in parts.values()] if isinstance(parts, dict) else []
+    return math.fsum(part for part in known if part is not None) if known else None
+
+
+def class_saving(run: Run) -> list[float | None] | None:
+    """Of each class, the share left out over the whole run, in percent."""
+    end = run.end or {}
+    size, kept, epochs = numbers(end.get("class_size")), numbers(end.get("class_kept")), number(end.get("epochs"))
+    if size is None or kept is None or not epochs or len(size) != len(kept):
+        return None
+    return [100 * (1 - k / (s * epochs)) if s and k is not None else None for s, k in zip(size, kept, strict=True)]
+
+
+def class_change(run: Run, full: Run) -> list[float | None] | None:
+    """Of each class, the metric minus that of full data, in points."""
+    ours, theirs = numbers((run.end or {}).get("class_metric")), numbers((full.end or {}).get("class_metric"))
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return None
+    return [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
+
+
+def by_class(lists: Iterable[list[float | None] | None], classes: int) -> list[tuple[float, float] | None] | None:
+    """Mean and standard deviation over runs, of each class; None for a class, or for all, where nothing is known."""
+    known = [one for one in lists if one is not None and len(one) == classes]
+    if not known:
+        return None
+    columns = [[value for value in column if value is not None] for column in zip(*known, strict=True)]
+    return [(statistics.fmean(column), _spread(column)) if column else None for column in columns]
+
+
+def class_names(runs: Iterable[Run]) -> list[str]:
+    for run in runs:
+        names = run.start.get("classes")
+        if isinstance(names, list) and names:
+            return [str(name) for name in names]
+    return []
