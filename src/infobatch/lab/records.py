@@ -199,11 +199,21 @@ def _set_torn_line_aside(path: Path) -> None:
         return
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    if whole < len(data):
+    if whole < len(data) and _is_fact(data[whole:]):
+        with open(path, "ab") as file:
+            file.write(b"\n")
+    elif whole < len(data):
         with open(path.with_suffix(".torn"), "ab") as torn:
             torn.write(data[whole:] + b"\n")
             os.fsync(torn.fileno())
         os.truncate(path, whole)
+
+
+def _is_fact(raw: bytes) -> bool:
+    try:
+        return isinstance(json.loads(raw.decode("utf-8")), dict)
+    except ValueError:
+        return False
 
 
 def _finite(value: Any) -> Any:

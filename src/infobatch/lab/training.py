@@ -159,6 +159,9 @@ class Training:
         finished = self._walk(plan, draw, rates, stop)
         spent["step"] = self._now() - start - self.feed.seconds
         spent["data"] = self.feed.seconds
+        start = self._now()
+        history = self.train_data.history  # where an epoch is through, its losses become scores here
+        spent["planning"] += self._now() - start
         for part, seconds in spent.items():
             self.seconds[part] += seconds
         if not finished:
@@ -175,7 +178,6 @@ class Training:
             self.seconds["test"] += spent["test"]
             facts |= {"metric": self._tested["metric"], "test_loss": self._tested["test_loss"]}
             self.best = max(self.best, self._tested["metric"])
-        history = self.train_data.history
         facts["not_finite"] = history[epoch].not_finite if len(history) > epoch else 0
         self.tick(float(epoch + 1))
         return {"kind": "epoch", **facts, "seconds": _rounded(spent)}
@@ -211,8 +213,10 @@ class Training:
 
     def step(self, batch: Batch) -> None:
         """One step of training, on whatever device and feed; also what a graph captures."""
+        # A compiled net is for whole batches: each new size of a last batch would be compiled anew.
+        net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
         with self._autocast():
-            outputs = self.forward(self.prepare(batch.inputs, batch.draw))
+            outputs = net(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
         self.loss_sum.add_(losses.detach().sum())
         loss = self.train_data.update(losses, batch.indices, score=self._score(losses, batch.indices))
@@ -252,7 +256,7 @@ class Training:
             for at in range(self.idea.recalibrate):
                 where = slice(at * batch, (at + 1) * batch)
                 some = torch.arange(where.start, where.stop, device=self.device) % len(self.visits)
-                self.forward(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
+                self.model(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
         for each, momentum in zip(norms, held, strict=True):
             each.momentum = momentum
 
@@ -281,7 +285,7 @@ class Training:
         losses, scores, labels = [], [], []
         for inputs, targets in self.feed.test():
             with self._autocast():
-                outputs = self.forward(self.prepare(inputs))
+                outputs = self.model(self.prepare(inputs))
             losses.append(self.task.loss(outputs, targets, 0.0))
             scores.append(self.task.score(outputs, targets))
             labels.append(targets)
@@ -490,7 +494,7 @@ class Captured:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up, capture, and leave everything as it was."""
         training = self.training
-        before = [(tensor, tensor.clone()) for tensor in _tensors(training.model, training.optimizer)]
+        before = [(tensor, tensor.detach().clone()) for tensor in _tensors(training.model, training.optimizer)]
         known = {id(tensor) for tensor, _ in before}
         data, loss = training.train_data.state_dict(), training.loss_sum.clone()
         random = torch.cuda.get_rng_state(training.device)

@@ -1,0 +1,128 @@
+"""Run what is still wanted for as long as there is time, and append one record a run.
+
+    python recipes/campaign/run.py screen --data DIR --seconds 540 --processes 4 --out screen.jsonl
+    python recipes/campaign/run.py screen --tiny --processes 2 --out /tmp/out.jsonl     # a rehearsal, on digits
+
+Needs torch and numpy alone. Runs that have a record (in recipes/records/campaign or in --out) are left out. A run that
+would not end in time is not begun, so being cut off costs at most the runs at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent / "src"), str(HERE)]
+
+import torch.multiprocessing as mp
+from wanted import QUEUES
+
+from infobatch.lab import records, training
+from infobatch.lab.catalogue import make_task
+from infobatch.lab.settings import Settings
+
+KEPT = HERE.parent / "records" / "campaign"
+
+
+def identity(settings: Settings) -> str:
+    """The run, whatever machine it is on."""
+    return settings.but(data="", device="auto", threads=0).key
+
+
+def compact(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Start and end, with the epochs as columns: a campaign has hundreds of runs."""
+    epochs = [fact for fact in facts if fact["kind"] == "epoch"]
+    dropped = ("class_size", "class_kept", "class_metric", "classes", "source")
+    start, end = ({key: value for key, value in facts[at].items() if key not in dropped} for at in (0, -1))
+    end["kept_by_epoch"] = [fact["kept"] for fact in epochs]
+    end["metric_by_epoch"] = {
+        str(fact["epoch"]): round(fact["metric"], 3) for fact in epochs if fact["metric"] is not None
+    }
+    return [start, end]
+
+
+def known(*paths: Path) -> set[str]:
+    found = set()
+    for path in paths:
+        for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists():
+            found |= {identity(run.settings) for run in records.read_file(file) if run.end is not None}
+    return found
+
+
+def work(todo: list[dict[str, Any]], next_one: Any, out: Path, deadline: float, longest: Any) -> None:
+    tasks: dict[str, Any] = {}
+    while True:
+        with next_one.get_lock():
+            at = next_one.value
+            next_one.value += 1
+        if at >= len(todo) or time.time() + longest.value > deadline:
+            return
+        settings = Settings.of(todo[at])
+        begun = time.time()
+        if settings.task not in tasks:
+            tasks[settings.task] = make_task(settings.task, settings.data)
+        facts = list(training.run(settings, task=tasks[settings.task], name=identity(settings)))
+        longest.value = max(longest.value, 1.05 * (time.time() - begun))
+        text = "".join(map(records.line, compact(facts)))
+        with open(out, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # whole runs, one after the other
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        end = facts[-1]
+        told = {
+            "method": records.label(settings), "model": settings.model, "seed": settings.seed, "saved": end["saved"],
+            "metric": end["metric"], "seconds": end["seconds"], "wall": time.time() - begun,
+        }  # fmt: skip
+        print(json.dumps(told), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("queue", choices=QUEUES)
+    parser.add_argument("--data", default="", help="the folder of the data")
+    parser.add_argument("--out", type=Path, required=True, help="the file to append records to")
+    parser.add_argument("--seconds", type=float, default=540, help="begin nothing that would end later")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--seeds", type=int, help="as many as the queue says, if left out")
+    parser.add_argument("--limit", type=int, help="at most so many runs")
+    parser.add_argument("--expect", type=float, default=0, help="seconds a run will take, until one has been timed")
+    parser.add_argument("--mps", action="store_true", help="share the GPU by its multi-process service")
+    parser.add_argument("--set", nargs="*", default=[], help="settings for all runs, as lr=0.2")
+    parser.add_argument("--tiny", action="store_true", help="two epochs on digits, to rehearse")
+    args = parser.parse_args()
+    deadline = time.time() + args.seconds
+    changes = {key: json.loads(value) for key, _, value in (text.partition("=") for text in args.set)}
+    if args.tiny:
+        changes |= {"task": "digits", "model": "conv", "epochs": 9, "amp": "none", "threads": 1, "device": "cpu"}
+    runs = QUEUES[args.queue](**({"seeds": args.seeds} if args.seeds else {}))
+    done = known(KEPT, args.out)
+    todo = [run for run in (run.but(data=args.data, **changes) for run in runs) if identity(run) not in done]
+    todo = todo[: args.limit]
+    print(f"{len(todo)} runs wanted, {len(done)} records there", flush=True)
+    if args.mps:
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
+    context = mp.get_context("spawn")
+    next_one, longest = context.Value("i", 0), context.Value("d", args.expect)
+    plain = [run.plain() for run in todo]
+    workers = [
+        context.Process(target=work, args=(plain, next_one, args.out, deadline, longest))
+        for _ in range(args.processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(any(worker.exitcode for worker in workers))
+
+
+if __name__ == "__main__":
+    main()

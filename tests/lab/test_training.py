@@ -1,0 +1,281 @@
+"""The lab's loop against a plain one written out here, and against itself by other ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import infobatch
+from infobatch.errors import InputError, StateError
+from infobatch.lab import training
+from infobatch.lab.nets import make_net
+from infobatch.lab.optim import make_optimizer, make_scheduler
+from infobatch.lab.records import Fact
+from infobatch.lab.settings import Settings, parse_method
+from infobatch.lab.tasks import Arrays, Task
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
+
+QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 16, "lr": 0.05, "threads": 1, "model": "mlp", "gallery": 2}
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def made(size: int = 150, **given: Any) -> Task:
+    """Small images whose class is where they are bright."""
+    draw = torch.Generator().manual_seed(1)
+
+    def some(count: int) -> Arrays:
+        labels = torch.randint(3, (count,), generator=draw)
+        images = torch.randint(0, 120, (count, 1, 6, 6), generator=draw, dtype=torch.uint8)
+        for label in range(3):
+            images[labels == label, :, 2 * label : 2 * label + 2] += 60
+        return Arrays(images, labels)
+
+    return Task("made", some(size), some(60), ("a", "b", "c"), **{"mean": (0.3,), "std": (0.2,), **given})
+
+
+def facts(task: Task | None = None, **given: Any) -> list[Fact]:
+    return list(training.run(Settings.of({**QUICK, **given}), task=task or made()))
+
+
+def test_the_loop_is_the_plain_loop() -> None:
+    """Three lines, pace and a loader, written out: the same losses, weights, rates and answers."""
+    task, settings = made(), Settings.of({**QUICK, "compensate": "lr", "label_smoothing": 0.1})
+    assert isinstance(task.train, Arrays)
+    assert isinstance(task.test, Arrays)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = make_net("mlp", (1, 6, 6), 3)
+    data = infobatch.InfoBatch(task.train, 8, compensate="lr")
+    optimizer = make_optimizer(model, settings)
+    steps = math.ceil(150 / 16)
+    scheduler = infobatch.pace(make_scheduler(optimizer, settings, 8 * steps), data, steps)
+    rates, kept = [], []
+    for _ in range(8):
+        kept.append(data.plan().kept)
+        for images, labels in infobatch.DataLoader(data, batch_size=16):
+            rates.append(scheduler.get_last_lr()[0])
+            x = (images.float() - 0.3 * 255) * (1 / (torch.tensor([0.2]).reshape(-1, 1, 1) * 255))
+            loss = data.update(F.cross_entropy(model(x), labels, reduction="none", label_smoothing=0.1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+    x = (task.test.inputs.float() - 0.3 * 255) / (0.2 * 255)
+    metric = 100 * (model(x).argmax(1) == task.test.labels).double().mean().item()
+
+    told = list(training.run(settings, task=task))
+    assert [fact["kept"] for fact in told if fact["kind"] == "epoch"] == kept
+    assert told[-1]["metric"] == pytest.approx(metric)
+    assert told[-1]["samples"] == sum(kept)
+    lab = training.Training(settings, task)
+    table = training.rate_table(settings, 8 * steps)
+    mine = []
+    for epoch, count in enumerate(kept):
+        mine += training.epoch_rates(table, epoch, math.ceil(count / 16), count, 150, settings, steps)
+    assert mine == pytest.approx(rates)
+    assert lab.full_steps == steps
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_both_feeds_train_the_same(workers: int) -> None:
+    task = made(pad=1, flip=True)
+    resident, loaded = facts(task, feed="resident"), facts(task, feed="loader", workers=workers)
+    for one, other in zip(resident, loaded, strict=True):
+        if one["kind"] in ("epoch", "end"):
+            for key in set(one) - {"seconds", "time"}:
+                assert one[key] == other[key], (one["kind"], key)
+    assert [fact["environment"]["feed"] for fact in (resident[0], loaded[0])] == ["resident", "loader"]
+
+
+@pytest.mark.parametrize("feed", ["resident", "loader"])
+@pytest.mark.parametrize("method", ["infobatch", "full"])
+def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, method: str) -> None:
+    task, settings = made(pad=1, flip=True), Settings.of({**QUICK, "epochs": 8, "feed": feed, "method": method})
+    whole = list(training.run(settings, task=task))
+    for pause_at in (1, 13, 31):
+        count = 0
+
+        def stop(last: int = pause_at) -> bool:
+            nonlocal count
+            count += 1
+            return count == last
+
+        path = tmp_path / f"{pause_at}.pt"
+        first = list(training.run(settings, task=task, keep=path, stop=stop))
+        assert first[-1]["kind"] == "pause"
+        second = list(training.run(settings, task=task, keep=path, resume=True))
+        assert second[0]["kind"] == "resume"
+        again = [*first[:-1], *second[1:]]
+        assert [fact["kind"] for fact in again] == [fact["kind"] for fact in whole]
+        for one, other in zip(whole[1:], again[1:], strict=True):
+            for key in set(one) - {"seconds", "time"}:
+                assert one[key] == other[key], (pause_at, one["kind"], key)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    settings, path = Settings.of(QUICK), tmp_path / "checkpoint.pt"
+    list(training.run(settings, task=made(), keep=path, stop=lambda: True))
+    with pytest.raises(StateError, match="these settings"):
+        list(training.run(settings.but(lr=0.1), task=made(), keep=path, resume=True))
+
+
+def test_equal_steps_end_where_they_should() -> None:
+    told = facts(method="full", steps=25)
+    epochs = [fact for fact in told if fact["kind"] == "epoch"]
+    assert [fact["steps"] for fact in epochs] == [10, 10, 5]
+    assert told[-1]["steps"] == 25
+    assert told[-1]["samples"] == 150 + 150 + 5 * 16
+    assert epochs[-1]["lr"] < 1e-4  # the schedule is pressed into them
+    with pytest.raises(InputError, match="full"):
+        facts(method="infobatch", steps=25)
+
+
+def test_what_is_told_adds_up() -> None:
+    told = facts()
+    epochs = [fact for fact in told if fact["kind"] == "epoch"]
+    end, start, samples = told[-1], told[0], told[-2]
+    assert [fact["kind"] for fact in told] == ["start"] + ["epoch"] * 8 + ["samples", "end"]
+    assert end["samples"] == sum(fact["kept"] for fact in epochs)
+    assert end["steps"] == sum(fact["steps"] for fact in epochs)
+    assert end["saved"] == pytest.approx(1 - end["samples"] / 1200)
+    assert end["saved"] == pytest.approx(epochs[-1]["saved_so_far"])
+    assert sum(end["class_size"]) == 150
+    assert sum(end["class_kept"]) == end["samples"]
+    for fact in epochs:
+        assert sum(fact["class_kept"]) == sum(fact["weights"]["counts"]) == fact["kept"]
+        total = sum(w * n for w, n in zip(fact["weights"]["values"], fact["weights"]["counts"], strict=True))
+        assert total == pytest.approx(150)
+        if fact.get("losses"):
+            assert sum(fact["losses"]["before"]) == 150
+            assert sum(fact["losses"]["after"]) == fact["kept"]
+            assert sum(fact["losses"]["rescaled"]) == pytest.approx(150, abs=0.1)
+    assert start["settings"] == Settings.of(QUICK).plain()
+    assert samples["most"][0]["kept"] == 8
+    assert samples["least"][0]["kept"] == min(each["kept"] for each in samples["least"])
+    assert end["seconds"]["total"] == pytest.approx(
+        sum(v for k, v in end["seconds"].items() if k != "total"), abs=1e-4
+    )
+
+
+def test_a_run_can_be_made_again_from_its_record() -> None:
+    first = facts()
+    second = list(training.run(Settings.of(first[0]["settings"]), task=made()))
+    assert second[-1]["metric"] == first[-1]["metric"]
+    assert second[-1]["test_loss"] == first[-1]["test_loss"]
+
+
+def test_tests_come_when_asked_for_and_at_the_end() -> None:
+    epochs = [fact for fact in facts(eval_every=3) if fact["kind"] == "epoch"]
+    assert [fact["epoch"] for fact in epochs if fact["metric"] is not None] == [2, 5, 7]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": "adam", "lr": 0.001},
+        {"optimizer": "adamw", "lr": 0.001},
+        {"optimizer": "radam", "lr": 0.001},
+        {"optimizer": "lars", "lr": 0.5},
+        {"optimizer": "lamb", "lr": 0.01},
+        {"schedule": "cosine"},
+        {"schedule": "step"},
+        {"schedule": "constant"},
+        {"amp": "bf16", "model": "conv", "channels_last": True},
+        {"nesterov": True},
+        {"ideas": "sqrt_growth", "compensate": "lr"},
+        {"ideas": "average+normalise"},
+        {"ideas": "recalibrate", "model": "conv"},
+        {"method": "one_walk"},
+        {"method": "ramp"},
+        {"method": "rising:share=0.3"},
+    ],
+    ids=str,
+)
+def test_every_setting_trains(given: dict[str, Any]) -> None:
+    told = facts(**{**given, "epochs": 10})
+    assert told[-1]["metric"] > 60, told[-1]["metric"]
+    assert math.isfinite(told[-1]["test_loss"])
+
+
+def test_a_task_of_floats_without_classes_and_with_its_own_net() -> None:
+    inputs = torch.randn(80, 4)
+    data = Arrays(inputs, inputs.sum(1))
+    task = Task(
+        "line",
+        data,
+        data,
+        (),
+        loss=lambda outputs, targets, smoothing: (outputs.squeeze(1) - targets).square(),
+        score=lambda outputs, targets: ((outputs.squeeze(1) - targets).abs() < 0.5).float(),
+        make_model=lambda: torch.nn.Linear(4, 1),
+        metric="close, %",
+        texts=lambda index: f"row {index}",
+    )
+    told = facts(task, model="task", epochs=20, lr=0.1)
+    assert told[-1]["metric"] > 90
+    assert told[-1]["class_metric"] is None
+    assert told[-2]["most"][0]["text"].startswith("row ")
+    assert "image" not in told[-2]["most"][0]
+
+
+@pytest.mark.filterwarnings("ignore:.*not finite:infobatch.InfoBatchWarning")
+def test_a_loss_that_is_not_finite_is_counted() -> None:
+    def odd(outputs: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+        losses = F.cross_entropy(outputs, labels, reduction="none")
+        return torch.where(torch.arange(len(labels)) == 0, torch.nan, losses) if torch.is_grad_enabled() else losses
+
+    told = facts(made(loss=odd), method="full", epochs=1)
+    assert told[1]["not_finite"] == told[-1]["not_finite"] == 10  # one a batch
+
+
+def test_crops_and_flips_are_what_they_say() -> None:
+    from infobatch.lab.feeding import Draws, crop_and_flip
+
+    images = torch.randint(0, 255, (5, 3, 4, 4), dtype=torch.uint8)
+    shifts, flips = torch.randint(0, 3, (5, 2)), torch.tensor([True, False, True, False, True])
+    got = crop_and_flip(images, Draws(shifts, flips), 1)
+    for at in range(5):
+        padded = torch.zeros(3, 6, 6, dtype=torch.uint8)
+        padded[:, 1:5, 1:5] = images[at]
+        row, column = shifts[at].tolist()
+        expected = padded[:, row : row + 4, column : column + 4]
+        assert torch.equal(got[at], expected.flip(2) if flips[at] else expected)
+
+
+def test_rising_draws_the_exact_count_at_weights_that_are_unbiased() -> None:
+    from infobatch.scorebook import ScoreBook
+
+    book = ScoreBook(400)
+    book.scores.copy_(torch.rand(400, generator=torch.Generator().manual_seed(0)) ** 3)
+    method, weights = parse_method("rising:share=0.4"), torch.zeros(400)
+    for seed in range(400):
+        plan = method.draw(book, infobatch.schedules.Moment(1, 10), seed)
+        assert abs(plan.kept - 240) <= 1
+        assert float(plan.table.max()) <= 4
+        weights += plan.table
+    assert float((weights / 400 - 1).abs().mean()) < 0.06  # each sample's expected weight is 1
+
+
+def test_one_walk_keeps_as_many_of_each_kind_as_the_paper() -> None:
+    from infobatch.scorebook import ScoreBook
+
+    book = ScoreBook(300)
+    book.scores.copy_(torch.rand(300, generator=torch.Generator().manual_seed(0)))
+    moment = infobatch.schedules.Moment(1, 10)
+    mine, paper = (parse_method(name).draw(book, moment, 3) for name in ("one_walk", "infobatch"))
+    assert mine.kept == paper.kept
+    assert float(mine.table.sum()) == pytest.approx(300)
+    assert sorted(mine.table.unique().tolist()) == pytest.approx(sorted(paper.table.unique().tolist()))
