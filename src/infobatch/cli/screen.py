@@ -34,7 +34,7 @@ def line(run: Run) -> str:
     """A finished run in a line."""
     head = f"{run.label}, seed {run.settings.seed}:"
     if run.end is None:
-        return f"{head} paused in epoch {len(run.epochs) + 1} of {run.settings.epochs}"
+        return f"{head} paused in epoch {len(run.epochs) + 1}"
     metric, end = run.end["metric"], run.end
     shown = f"{run.start['metric']} {metric:.2f}" if metric is not None else "no finite metric"
     saved = f"saved {100 * end['saved']:.1f} %"

@@ -27,13 +27,15 @@ def console() -> Console:
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A table; columns named in ``right`` hold numbers. Cells are text and never markup."""
+    """A table; columns named in ``right`` hold numbers, and empty ones are left out. Cells are text, never markup."""
+    rows = list(rows)
+    full = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        numbers = column in right
-        table.add_column(Text(column), justify="right" if numbers else "left", no_wrap=numbers)
+    for at in full:
+        numbers = columns[at] in right
+        table.add_column(Text(columns[at]), justify="right" if numbers else "left", no_wrap=numbers)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(row[at]) for at in full))
     console().print(table)
 
 
@@ -81,8 +83,8 @@ def outcome(found: Outcome) -> None:
     recipe = found.recipe
     say(f"{recipe.name}: {recipe.title}", f"Claim: {recipe.claim}")
     if found.quick:
-        stand_in = found.stand_in or "the quick version"
-        say(f"This is {stand_in}. It shows that the recipe works, never that the paper is right.")
+        works = "It shows that the recipe works, never that the paper is right."
+        say(f"Quick, with a {found.stand_in}. {works}" if found.stand_in else "Quick: fewer measurements.")
     columns = ("cell", "paper", "ours", "n", "saved %, paper", "saved %, ours", "outcome")
     show(columns, map(_cell, found.rows), right=columns[1:-1])
     say(*(f"Note: {note}" for note in recipe.notes))

@@ -1,0 +1,345 @@
+"""Runs into folders: stopped, damaged, resumed; always the numbers of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from infobatch.errors import InputError, StateError
+from infobatch.lab import bench
+from infobatch.lab.bench import (
+    Series,
+    compare_into,
+    equal_steps,
+    folder_of,
+    interruptible,
+    plan_comparison,
+    train_one,
+)
+from infobatch.lab.records import Recorder, Run, read, read_many
+from infobatch.lab.settings import HARDWARE, Settings
+from infobatch.lab.tasks import Arrays, Task
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
+
+QUICK = Settings(epochs=8, batch_size=20, lr=0.05, threads=1, model="mlp", gallery=2)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    draw = torch.Generator().manual_seed(0)
+
+    def some(count: int) -> Arrays:
+        inputs = torch.randn(count, 10, generator=draw)
+        return Arrays(inputs, (inputs[:, 0] + 0.5 * torch.randn(count, generator=draw) > 0).long())
+
+    return Task("toy", some(200), some(100), ("no", "yes"))
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """True from so many calls on: the run stops after as many batches."""
+    count = iter(range(10**9))
+    return lambda: next(count) >= calls
+
+
+def numbers(run: Run) -> Any:
+    """All that a run learnt, without what the clock says."""
+    assert run.end is not None
+    end = {key: value for key, value in run.end.items() if key not in ("time", "seconds")}
+    epochs = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in run.epochs]
+    return end, epochs, run.samples, run.start["settings"]
+
+
+# ---- one run ---------------------------------------------------------------------------------------------
+
+
+def test_a_paused_run_goes_on_to_the_same_end(task: Task, tmp_path: Path) -> None:
+    whole = train_one(QUICK, tmp_path / "whole", task=task)
+    paused = train_one(QUICK, tmp_path / "parts", task=task, stop=after(23))
+    assert paused.end is None
+    assert (tmp_path / "parts" / "checkpoint.pt").exists()
+    again = train_one(QUICK, tmp_path / "parts", task=task, resume=True, stop=after(11))
+    assert again.end is None
+    done = train_one(QUICK, tmp_path / "parts", task=task, resume=True)
+    assert numbers(done) == numbers(whole)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["lock", "record.jsonl"]
+
+
+def test_a_finished_run_is_read_and_not_run_again(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task)
+    before = (tmp_path / "run" / "record.jsonl").read_bytes()
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(b"left by a crash after the last line")
+    heard: list[float] = []
+    done = train_one(QUICK, tmp_path / "run", task=task, resume=True, tick=heard.append)
+    assert done.end is not None
+    assert heard == []
+    assert (tmp_path / "run" / "record.jsonl").read_bytes() == before
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_without_resume_a_record_is_left_alone(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task)
+    before = (tmp_path / "run" / "record.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"a folder without a record.*--resume"):
+        train_one(QUICK, tmp_path / "run", task=task)
+    assert (tmp_path / "run" / "record.jsonl").read_bytes() == before
+
+
+def test_without_a_checkpoint_a_run_starts_anew_beside_its_old_record(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    old = (tmp_path / "run" / "record.jsonl").read_bytes()
+    done = train_one(QUICK, tmp_path / "run", task=task, resume=True)
+    assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+    assert (tmp_path / "run" / "record.jsonl.unfinished1").read_bytes() == old
+    assert len(read_many(tmp_path / "run")) == 1
+
+
+def test_a_record_torn_in_its_first_line_is_set_aside(task: Task, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "record.jsonl").write_text('{"kind": "sta')
+    done = train_one(QUICK, folder, task=task, resume=True)
+    assert done.end is not None
+    assert (folder / "record.torn").read_text() == '{"kind": "sta\n'
+
+
+def test_a_record_torn_in_its_last_line_goes_on(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
+    with open(tmp_path / "run" / "record.jsonl", "a") as file:
+        file.write('{"kind": "epo')
+    done = train_one(QUICK, tmp_path / "run", task=task, resume=True)
+    assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data[1:]]
+)
+def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(
+    task: Task, tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    folder = tmp_path / "my run"
+    train_one(QUICK, folder, task=task, stop=after(35))
+    checkpoint = folder / "checkpoint.pt"
+    checkpoint.write_bytes(spoil(checkpoint.read_bytes()))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(StateError) as caught:
+        train_one(QUICK, folder, task=task, resume=True)
+    assert str(checkpoint) in str(caught.value)
+    advice = f"mv '{checkpoint}' '{checkpoint}.damaged'"
+    assert advice in str(caught.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert os.system(advice) == 0
+    assert train_one(QUICK, folder, task=task, resume=True).end is not None
+
+
+def test_a_damaged_record_is_named_and_nothing_is_lost(task: Task, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_one(QUICK, folder, task=task, stop=after(35))
+    lines = (folder / "record.jsonl").read_text().splitlines(keepends=True)
+    (folder / "record.jsonl").write_text("".join([lines[0], "{broken\n", *lines[2:]]))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(StateError, match=rf"record\.jsonl, whose line 2 .*move {folder} away"):
+        train_one(QUICK, folder, task=task, resume=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_other_settings_are_refused_and_other_hardware_is_not(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
+    with pytest.raises(InputError, match=r"lr 0\.05, not 0\.1"):
+        train_one(QUICK.but(lr=0.1), tmp_path / "run", task=task, resume=True)
+    done = train_one(QUICK.but(feed="loader", threads=2, data="elsewhere"), tmp_path / "run", task=task, resume=True)
+    assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+
+
+def test_hardware_are_settings() -> None:
+    assert set(HARDWARE) < set(QUICK.plain())
+
+
+def test_bad_settings_leave_no_folder(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="resnet18"):
+        train_one(QUICK.but(model="resnt18"), tmp_path / "run", task=task)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_use_is_refused(task: Task, tmp_path: Path) -> None:
+    train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
+    with Recorder(tmp_path / "run", resume=True):
+        before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+        for resume in (True, False):
+            with pytest.raises(InputError, match="a folder no other run writes to"):
+                train_one(QUICK, tmp_path / "run", task=task, resume=resume)
+        assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.closed = 0
+
+    def __call__(self, fact: dict[str, Any]) -> None:
+        self.kinds.append(fact["kind"])
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_hooks_hear_what_is_recorded_and_are_closed(task: Task, tmp_path: Path) -> None:
+    first, second, third = Listener(), Listener(), Listener()
+    train_one(QUICK, tmp_path / "run", task=task, stop=after(15), hooks=[first])
+    train_one(QUICK, tmp_path / "run", task=task, resume=True, hooks=[second])
+    lines = (tmp_path / "run" / "record.jsonl").read_text().splitlines()
+    recorded = [json.loads(line)["kind"] for line in lines]
+    assert first.kinds + second.kinds == recorded
+    with pytest.raises(InputError):
+        train_one(QUICK, tmp_path / "run", task=task, hooks=[third])
+    assert (first.closed, second.closed, third.closed) == (1, 1, 1)
+
+
+def test_a_run_is_made_again_from_its_record(task: Task, tmp_path: Path) -> None:
+    first = train_one(QUICK.but(method="tiers", seed=3), tmp_path / "first", task=task)
+    again = train_one(Settings.of(read(tmp_path / "first").start["settings"]), tmp_path / "again", task=task)
+    assert numbers(again) == numbers(first)
+
+
+# ---- many runs -------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_goes_seed_by_seed_with_full_data_first() -> None:
+    planned = plan_comparison(QUICK, ["random", "full", "infobatch: ratio=0.3", "random"], [4, 5])
+    assert [(one.method, one.seed) for one in planned] == [
+        (method, seed) for seed in (4, 5) for method in ("full", "random", "infobatch:ratio=0.3")
+    ]
+    assert {one.but(method="full", seed=0) for one in planned} == {QUICK.but(method="full")}
+
+
+def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
+    full, plain, grown = plan_comparison(QUICK, ["infobatch", "infobatch+lr"], [0])
+    assert (plain.method, plain.compensate) == ("infobatch", "loss")
+    assert (grown.method, grown.compensate) == ("infobatch", "lr")
+    full, lr = plan_comparison(QUICK.but(compensate="lr"), ["infobatch"], [0])
+    assert (full.compensate, lr.compensate) == ("loss", "lr")  # one baseline, whatever grows elsewhere
+
+
+def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK, ("infobatch", "random"), (0, 1))
+    begun: list[tuple[str, int, int]] = []
+
+    def watch(settings: Settings, epochs: int) -> Callable[[float], None]:
+        begun.append((settings.method, settings.steps, epochs))
+        return lambda done: None
+
+    runs = list(compare_into(tmp_path, series, task=task, watch=watch))
+    assert [(run.settings.method, run.settings.seed) for run in runs] == [
+        (method, seed) for seed in (0, 1) for method in ("full", "infobatch", "full", "random", "full")
+    ]
+    assert [(run.settings.method, run.settings.steps) for run in runs] == [one[:2] for one in begun]
+    for at in (1, 3, 6, 8):
+        method, control = runs[at], runs[at + 1]
+        assert method.end is not None
+        assert control.end is not None
+        assert control.settings.seed == method.settings.seed
+        assert control.end["steps"] == method.end["steps"] < runs[0].settings.epochs * 10
+        assert begun[at + 1][2] == len(control.epochs)
+    assert {path.name for path in tmp_path.iterdir()} == {folder_of(tmp_path, run.settings).name for run in runs}
+    assert sum(one[2] for one in begun) <= bench.total_length(series, task) == 8 * (6 + 4)
+
+
+def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
+    runs = list(compare_into(tmp_path, series, task=task))
+    assert [run.settings.method for run in runs] == [
+        "full", "random:ratio=0.5", "full", "random:ratio=0.5,delta=0.87",
+    ]  # fmt: skip
+
+
+def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) -> None:
+    settings = QUICK.but(method="infobatch:ratio=0")
+    assert equal_steps(settings, train_one(settings, tmp_path / "run", task=task)) is None
+
+
+def test_a_comparison_stopped_anywhere_goes_on_to_the_same_runs(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK, ("infobatch",), (0, 1))
+    whole = list(compare_into(tmp_path / "whole", series, task=task))
+    series.begin(tmp_path / "parts")
+    for calls in (50, 100, 40, 75):
+        parts = list(compare_into(tmp_path / "parts", Series.load(tmp_path / "parts"), task=task, stop=after(calls)))
+        assert parts[-1].end is None
+    parts = list(compare_into(tmp_path / "parts", Series.load(tmp_path / "parts"), task=task))
+    assert [numbers(run) for run in parts] == [numbers(run) for run in whole]
+
+
+def test_what_is_compared_is_kept_and_read_back(tmp_path: Path) -> None:
+    series = Series(QUICK.but(milestones=(0.5,)), ("infobatch", "tiers:ratio=0.4"), (3, 4), False, 0.5, 0.9)
+    series.begin(tmp_path / "new")
+    assert Series.load(tmp_path / "new") == series
+    assert series.on({"device": "cpu"}).base == series.base.but(device="cpu")
+    with pytest.raises(InputError, match=r"a folder that is not there yet.*infobatch compare --resume"):
+        series.begin(tmp_path / "new")
+    series.undo(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_holds_no_comparison_is_named(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no such folder"):
+        Series.load(tmp_path / "nowhere")
+    train_one(QUICK, tmp_path / "run", task=task)
+    with pytest.raises(InputError, match=r"This is one run: infobatch train --resume"):
+        Series.load(tmp_path / "run")
+    for text in ("{", "[]", '{"format": 2}', '{"format": 1, "base": {"lr": 0.1}}'):
+        (tmp_path / "comparison.json").write_text(text)
+        with pytest.raises(StateError, match=r"comparison\.json, which cannot be read.*infobatch report"):
+            Series.load(tmp_path)
+        assert (tmp_path / "comparison.json").read_text() == text
+
+
+def test_a_begun_comparison_with_runs_is_not_undone(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK, ("infobatch",), (0,))
+    series.begin(tmp_path / "new")
+    next(compare_into(tmp_path / "new", series, task=task))
+    series.undo(tmp_path / "new")
+    assert Series.load(tmp_path / "new") == series
+
+
+# ---- stopping --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
+    before, asked = signal.getsignal(number), []
+    with interruptible(lambda: asked.append(1)) as stop:
+        assert not stop()
+        os.kill(os.getpid(), number)
+        assert stop()
+        assert asked == [1]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_in_another_thread_signals_stay_as_they_are() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with interruptible() as stop:
+            seen.append((stop(), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]
