@@ -14,12 +14,12 @@ PACKAGE = Path(infobatch.__file__).parent
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
     ["errors", "reference", "order"],
-    ["plan", "schedules", "distributed"],
-    ["scorebook", "telemetry", "checkpoint"],
+    ["plan", "schedules", "distributed", "memory"],
+    ["scorebook", "telemetry", "checkpoint", "choices"],
     ["policies", "checks", "ledger"],
     ["sampler"],
     ["methods", "views"],
-    ["sharding"],
+    ["sharding", "looking"],
     ["dataset"],
     ["loader", "pacing"],
     ["__init__"],

@@ -4,21 +4,27 @@
 >>> infobatch.methods.infobatch(ratio=0.5, delta=0.875)
 infobatch(ratio=0.5, delta=0.875)
 >>> sorted(infobatch.methods.METHODS)
-['above_mean', 'author_tiers', 'full', 'infobatch', 'random', 'random_star', 'saving', 'tiers']
+['above_mean', 'author_tiers', 'bls', 'dynamic_uncertainty', 'epsilon_greedy', 'eswp', 'full', 'ies', 'infobatch',
+ 'kakurenbo', 'order_dp', 'random', 'random_star', 'rcap', 'rising', 'rs2', 'saving', 'seta', 'tiers', 'ucb']
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from . import policies
+import torch
+from torch import Tensor
+
+from . import choices, memory, policies
+from .choices import Book, Seen
 from .errors import InputError, message
+from .memory import Memory
 from .plan import Plan, generator_for
 from .plan import full as full_plan
-from .policies import MOST, Policy, Rounding, Scores
+from .policies import MOST, Policy, Rounding
 from .schedules import Moment, Schedule, after, all_of, until
 
 
@@ -37,16 +43,26 @@ class Method:
     rescale: bool = True
     check: Callable[[int], None] = _any_number
     """Refuses a number of epochs under which the method cannot do what it promises."""
+    memory: Memory | None = None
+    """What it remembers of each sample besides the last score."""
+    needs: frozenset[str] = frozenset()
+    """What it needs besides losses: "confidence" with each update, "hidden" for a look at those left out."""
+    score: Literal["loss", "batch"] = "loss"
+    """What an update records: each sample's loss, or the mean loss of its batch."""
+    around: tuple[Callable[[Plan, torch.Generator], Plan], ...] = ()
+    """What is done to each pruned plan: guards, and weights that make up for those left out."""
 
-    def draw(self, book: Scores, moment: Moment, seed: int) -> Plan:
+    def draw(self, book: Book, moment: Moment, seed: int) -> Plan:
         """The plan of one epoch: a pure function of the scores, the epoch and the seed."""
         generator = generator_for(seed, moment.epoch, book.scores.device)
         if not self.schedule(moment):
             return full_plan(book.size, moment.epoch, generator)
         plan = self.policy(book, moment, generator)
-        if self.rescale:
-            return plan
-        return Plan(plan.epoch, plan.indices, (plan.table != 0).float())
+        if not self.rescale:
+            plan = Plan(plan.epoch, plan.indices, (plan.table != 0).float())
+        for change in self.around:
+            plan = change(plan, generator)
+        return plan
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
@@ -136,9 +152,242 @@ def full() -> Method:
     return Method("full", {}, partial(policies.uniform, ratio=0.0), until(0.0))
 
 
+def rising(
+    ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
+) -> Method:
+    """Our own: keep with a chance ~ H**power, at least ``floor``; exactly (1-ratio)N a pruned epoch; weights 1/p."""
+    ratio, floor = _ratio(ratio), _share("floor", floor)
+    if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
+        raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
+    policy = partial(choices.rising, ratio=ratio, power=float(power), floor=floor)
+    return _method("rising", policy, delta, warmup, ratio=ratio, power=float(power), floor=floor)
+
+
+def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
+    """Raju et al. 2021: the highest average losses, a share ``epsilon`` of the budget by lot; every ten epochs."""
+    ratio, epsilon, share = _ratio(ratio), _share("epsilon", epsilon), _part("share", share)
+    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=_count("every", every))
+    settings = {"ratio": ratio, "epsilon": epsilon, "share": share, "every": every}
+    return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.held())
+
+
+def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 10) -> Method:
+    """Raju et al. 2021: the highest average loss plus ``c`` times its spread; chosen anew every ten epochs."""
+    ratio, share = _ratio(ratio), _part("share", share)
+    policy = partial(choices.upper_bound, ratio=ratio, c=float(c), every=_count("every", every))
+    settings = {"ratio": ratio, "c": float(c), "share": share, "every": every}
+    return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.held())
+
+
+def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
+    """He et al. 2023: the spread of the right class's probability over a window of epochs; the least uncertain go.
+
+    ``update`` needs the keyword ``confidence``.
+    """
+    ratio = _ratio(ratio)
+    policy = partial(choices.least_uncertain_go, ratio=ratio, length=_count("window", window, 2))
+    return _rival(
+        "dynamic_uncertainty",
+        {"ratio": ratio, "window": window},
+        policy,
+        memory.window(window),
+        schedule=after(window),
+        needs=frozenset({"confidence"}),
+    )
+
+
+def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: float = 0.875) -> Method:
+    """SeTa (CVPR 2025): a random (1-ratio)N, of which a window of loss groups slides from easy to hard."""
+    ratio, share = _ratio(ratio), _part("share", share)
+    until(delta)
+    policy = partial(choices.window_of_groups, ratio=ratio, groups=_count("groups", groups), share=share, delta=delta)
+    return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
+
+
+def kakurenbo(ratio: float = 0.3, *, sure: float = 0.7, steps: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)) -> Method:
+    """KAKURENBO (NeurIPS 2023): hide the lowest losses that are told right and surely; ``ratio`` falls in steps.
+
+    ``update`` needs the keyword ``confidence``, and each epoch ends with a look at the hidden (``hidden``,
+    ``observe``). The source lets the learning rate grow: take compensate="lr".
+    """
+    ratio, sure = _ratio(ratio), _part("sure", sure)
+    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=tuple(float(step) for step in steps))
+    return _rival(
+        "kakurenbo",
+        {"ratio": ratio, "sure": sure, "steps": tuple(steps)},
+        policy,
+        memory.confidence() | memory.held(),
+        needs=frozenset({"confidence", "hidden"}),
+    )
+
+
+def ies(bound: float = 1e-3) -> Method:
+    """IES (ICLR 2025): a sample rests while its loss moves in a straight line: second differences below ``bound``.
+
+    Each epoch ends with a look at the resting (``hidden``, ``observe``), or they would rest for ever.
+    """
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not bound > 0:
+        raise InputError(
+            message("a bound above 0", repr(bound), "The source has 1e-3 on CIFAR-10, 2e-3 on CIFAR-100.")
+        )
+    policy = partial(choices.rest_when_straight, bound=float(bound))
+    kept = memory.second_differences() | memory.held()
+    return _rival("ies", {"bound": float(bound)}, policy, kept, needs=frozenset({"hidden"}))
+
+
+def rs2(ratio: float = 0.3) -> Method:
+    """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N an epoch, shuffled anew when it is used up."""
+    ratio = _ratio(ratio)
+    return _rival("rs2", {"ratio": ratio}, partial(choices.least_visited, ratio=ratio), memory.visits())
+
+
+def order_dp(some: float = 0.8, best: float = 0.375) -> Method:
+    """OrderDP (ICLR 2026): a random share ``some`` of all, of these the share ``best`` with the highest losses."""
+    some, best = _part("some", some), _part("best", best)
+    policy = partial(choices.top_of_some, some=some, best=best)
+    return _rival("order_dp", {"some": some, "best": best}, policy)
+
+
+def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
+    """RCAP: class budgets by the root of their losses, and inside a class a draw by softmax of the clipped loss."""
+    ratio, labels = _ratio(ratio), _labels(labels)
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature > 0:
+        raise InputError(message("a temperature above 0", repr(temperature), "1 is the default."))
+    policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=float(temperature))
+    return _rival("rcap", {"ratio": ratio, "temperature": float(temperature)}, policy)
+
+
+def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
+    """ESWP: a draw in proportion to w = b1*s + (1-b1)*l, with s the slow average of the losses."""
+    ratio, b1, b2 = _ratio(ratio), _part("b1", b1), _part("b2", b2)
+    policy = partial(choices.by_weight, ratio=ratio)
+    return _rival("eswp", {"ratio": ratio, "b1": b1, "b2": b2}, policy, memory.evolved(b1, b2))
+
+
+def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
+    """BLS (CVPR 2026): ``inner`` (InfoBatch, if left out) with scores that need a batch's mean loss alone."""
+    inner, share = infobatch() if inner is None else inner, _part("share", share)
+    return replace(
+        inner,
+        name="bls",
+        settings={"inner": inner, "share": share},
+        policy=partial(_on_column, column="batch", policy=inner.policy),
+        memory=memory.batch_average(share) | inner.memory,
+        score="batch",
+    )
+
+
+def static(selection: Any) -> Method:
+    """A fixed selection (``infobatch.selection``), every epoch, at its weights; what ``Pruned`` makes of one."""
+    indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
+    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices)}
+    return Method("static", settings, partial(choices.static, indices=indices, weights=weights), until(1.0))
+
+
 METHODS: dict[str, Callable[..., Method]] = {
-    maker.__name__: maker for maker in (full, infobatch, tiers, author_tiers, above_mean, random, random_star, saving)
+    maker.__name__: maker
+    for maker in (
+        *(full, infobatch, tiers, author_tiers, above_mean, random, random_star, saving, rising),
+        *(epsilon_greedy, ucb, dynamic_uncertainty, seta, kakurenbo, ies, rs2, order_dp, rcap, eswp, bls),
+    )
 }
+
+
+# ---- any method, with a difference -----------------------------------------------------------------------------
+
+
+def unbiased(method: Method, floor: float = 0.25) -> Method:
+    """The method, with some of those it would leave out, and weights that sum to N: its budget is the same.
+
+    A share ``floor`` of the left-out comes at weight 1/floor in the place of as many of the others, so the expected
+    gradient is that of all data. Methods that are unbiased already stay as they are.
+
+    >>> unbiased(seta())
+    seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
+    """
+    floor = _share("floor", floor)
+    if method.rescale:
+        return method
+    return replace(
+        method,
+        settings={**method.settings, "unbiased": floor},
+        around=(*method.around, partial(_both_sides, floor=floor)),
+    )
+
+
+def plain(method: Method) -> Method:
+    """The method with every weight 1.
+
+    >>> plain(random(0.3))
+    random(ratio=0.3, delta=0.875, rescale=False)
+    """
+    return replace(method, settings={**method.settings, "rescale": False}, rescale=False)
+
+
+def annealed(method: Method, delta: float = 0.875) -> Method:
+    """The method up to ``delta`` of the run, and all data from there on; ``delta=1`` is the method as it is."""
+    if delta == 1:
+        return method
+    return replace(
+        method,
+        settings={**method.settings, "annealed": float(delta)},
+        schedule=all_of(method.schedule, until(delta)),
+    )
+
+
+def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
+    """The method, with at least a share ``floor`` of each class (or group) in every plan."""
+    floor, labels = _part("floor", floor), _labels(labels)
+    return replace(
+        method,
+        settings={**method.settings, "class_floor": floor},
+        around=(*method.around, partial(_with_floor, labels=labels, floor=floor)),
+    )
+
+
+def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
+    """The method, without favour for samples that stay high: their labels may be wrong.
+
+    A sample whose loss was among the highest ``share`` of its epoch ``patience`` times in a row is shown to the
+    method with the median score, so that it is as likely to be left out as a common one.
+    """
+    share, patience = _share("share", share), _count("patience", patience)
+    return replace(
+        method,
+        settings={**method.settings, "noise_guard": share, "patience": patience},
+        policy=partial(_without_favour, policy=method.policy, patience=patience),
+        memory=memory.streak(share) | method.memory,
+    )
+
+
+def _on_column(book: Book, moment: Moment, generator: torch.Generator, *, column: str, policy: Policy) -> Plan:
+    return policy(Seen(book.memory[column], book.planned, book.memory), moment, generator)
+
+
+def _both_sides(plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
+    return choices.both_sides(plan, floor, generator)
+
+
+def _with_floor(plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
+    return choices.with_floor(plan, labels, floor, generator)
+
+
+def _without_favour(book: Book, moment: Moment, generator: torch.Generator, *, policy: Policy, patience: int) -> Plan:
+    suspect = book.memory["streak"] >= patience
+    calm = torch.where(suspect, book.scores.nanmedian(), book.scores)
+    return policy(Seen(calm, book.planned, book.memory), moment, generator)
+
+
+def _rival(
+    name: str,
+    settings: dict[str, Any],
+    policy: Policy,
+    memory: Memory | None = None,
+    schedule: Schedule | None = None,
+    needs: frozenset[str] = frozenset(),
+) -> Method:
+    """As published: every epoch that the rule says, weights 1."""
+    return Method(name, settings, policy, schedule or until(1.0), rescale=False, memory=memory, needs=needs)
 
 
 @dataclass(frozen=True)
@@ -184,6 +433,27 @@ def _ratio(ratio: float) -> float:
             )
         )
     return float(ratio)
+
+
+def _part(name: str, part: float) -> float:
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
+        raise InputError(message(f"{name} in (0, 1]", repr(part), "It is a share."))
+    return float(part)
+
+
+def _count(name: str, value: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), "It is a count."))
+    return value
+
+
+def _labels(labels: Any) -> Tensor:
+    labels = torch.as_tensor(labels)
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not labels.numel():
+        raise InputError(message("labels as whole numbers, one a sample", str(labels.shape), "Pass the targets."))
+    if int(labels.min()) < 0:
+        raise InputError(message("labels from 0 on", str(int(labels.min())), "Leave out samples without a class."))
+    return labels.long()
 
 
 def _share(name: str, share: float) -> float:
