@@ -43,14 +43,24 @@ def test_waiting_for_a_device_is_part_of_the_time() -> None:
 def test_operations_have_the_rows_of_table_11(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "SIZES", SMALL)
     monkeypatch.setattr(measures, "ROUNDS", 2)
-    threads, told = torch.get_num_threads(), []
+    told: list[str] = []
     rows = measures.operations(tick=told.append)
-    assert torch.get_num_threads() == threads
     wanted = {cell.row for cell in recipes.load("table11").cells if not cell.row.startswith("gpu")}
     assert wanted == {name for name in rows if not name.startswith("gpu")}
     assert all(value > 0 for value in rows.values())
     assert told[0] == "1.28M scores on the CPU"
     assert all(name.endswith("1.28M") for name in measures.operations(quick=True))
+
+
+def test_one_thread_for_a_while() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with measures.one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_overhead_has_the_rows_that_recipes_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,12 +327,10 @@ def _check(recipe: Recipe, where: str) -> None:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
             raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), near(cell.of, VALUES)))
-        if isinstance(cell.expect, str) and (cell.expect not in RELATIONS or not cell.against):
-            raise InputError(
-                message(
-                    f"expect as one of {', '.join(RELATIONS)}, and against, in {at}", repr(cell.expect), "Add them."
-                )
-            )
+        relations = RELATIONS if cell.compare == "points" else ("less", "more")
+        if isinstance(cell.expect, str) and (cell.expect not in relations or not cell.against):
+            expected = f"expect as one of {', '.join(relations)}, or a number, and against, in {at}"
+            raise InputError(message(expected, repr(cell.expect), "Mend the cell."))
         if cell.against:
             other = recipe.cell(cell.against)
             if cell.target is not None and other.target is None:
@@ -703,6 +701,9 @@ def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
 
 def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     values, used = found.values(cell), found.of(cell)
+    lost = len(used) - len(values) if cell.of == "metric" else 0
+    if lost and not found.quick:  # a verdict from the others would hide just the runs that went wrong
+        return CellOutcome(cell, "not reproduced", f"{lost} of {len(used)} runs ended without a finite metric")
     if not values:
         return CellOutcome(cell, "not run")
     saved = [share for run in used.values() if (share := VALUES["saved"](run)) is not None]
@@ -754,6 +755,7 @@ def _by_factor(about: CellOutcome, cell: Cell, other: Cell | None, compared: flo
 
 
 def _by_side(about: CellOutcome, cell: Cell, compared: float) -> CellOutcome:
+    """Of ratios there is less and more alone."""
     good = compared < 1 if cell.expect == "less" else compared > 1
     return replace(about, status="reproduced" if good else "not reproduced", why=f"ratio {compared:.3g}")
 
