@@ -344,6 +344,16 @@ def test_help_teaches(say: Any, command: Callable[..., Any]) -> None:
     assert "--json" in text
 
 
+def test_the_commands_of_the_readme_are_commands() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = re.findall(r"^    (infobatch .*)$", readme, re.MULTILINE)
+    assert len(shown) > 8
+    for line in shown:
+        command, bound, _ = app.parse_args(shlex.split(line, comments=True)[1:])
+        assert command in COMMANDS
+        assert len(bound.arguments) > 0 or command.__name__ == "methods"
+
+
 def test_the_program_starts_as_a_program() -> None:
     process = start("--help")
     out, err = process.communicate(timeout=60)
