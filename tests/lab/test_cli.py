@@ -256,6 +256,8 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     labels = [(run["label"], run["seed"]) for run in json.loads(out)["runs"]]
     assert labels == [(label, seed) for seed in (3, 4) for label in ("full", "infobatch", "random")]
     assert read("runs/mine/infobatch-seed3").start["time"] == before
+    assert say("compare", "--resume", "runs/mine", "--methods", "infobach")[0] == 2
+    assert json.loads(Path("runs/mine/comparison.json").read_text())["methods"] == ["infobatch", "random"]
     code, _, err = say("compare", "--resume", "runs/mine", "--lr", "0.3")
     assert code == 2
     assert "got --lr" in err
@@ -288,6 +290,7 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("compare --task toy:make --methods infobatch randm", "Did you mean random"),
         ("compare --task toy:make --optimizer smgd", "Did you mean sgd?"),
         ("compare --seeds 0", "at least one seed"),
+        ("compare --task toy:make --level 95", "a level in (0, 1)"),
         ("compare --resume nowhere", "There is no such folder"),
         ("train --resume nowhere", "infobatch train makes one"),
         ("reproduce tabel4", "Did you mean table4"),

@@ -17,6 +17,7 @@ from ..errors import InfoBatchError, InputError, message
 from ..lab import bench
 from ..lab.bench import Hooks, Series
 from ..lab.catalogue import make_task
+from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
 from ..lab.records import Run, label, line, read
 from ..lab.settings import HARDWARE, Settings
@@ -51,23 +52,24 @@ def train(
       infobatch train --task digits --method infobatch:ratio=0.3 --seed 1
       infobatch train --like runs/digits-20260131-120000/full-seed0 --seed 7
     """
-    task: Task | None = None
     known = resume or like
     if resume is not None:
         _only_hardware(given, {"--like": like, "--name": name})
     if known is not None:
         settings = Settings.of({**read(known).settings.plain(), **given})
+        task = make_task(settings.task, settings.data)
     else:
         settings, task = bench.settle(given)
+    epochs = bench.length(settings, size_of(task.train))
     folder = resume or bench.folder_of(runs / (name or _now(settings)), settings)
-    with make_screen(1, settings.epochs) as screen, _stoppable() as stop:
+    with make_screen(1, epochs) as screen, _stoppable() as stop:
         done = bench.train_one(
             settings,
             folder,
             task=task,
             resume=resume is not None,
             stop=stop,
-            tick=screen.watch(settings, settings.epochs),
+            tick=screen.watch(settings, epochs),
             hooks=_hooks(tensorboard, wandb)(folder),
         )
         screen.done(done)
@@ -124,7 +126,6 @@ def compare(
         base, task = bench.settle(given)
         first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
         series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, margin, level)
-        series.settings()  # all of them can be made
         folder = runs / (name or _now(base))
         series.begin(folder)
     try:
@@ -156,10 +157,11 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     if not finished:
         return _paused(again, told if json else None)
     found = compare(done, margin=series.margin, level=series.level)
+    if not json:
+        tables.comparison(found)
     report.write(done, folder / REPORT, margin=series.margin, level=series.level)
     if json:
         return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
-    tables.comparison(found)
     asked = {label(one) for one in series.settings()}
     more = max((row.verdict.more or 0 for row in found.rows if row.label in asked), default=0)
     if more:
