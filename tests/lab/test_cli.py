@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -32,6 +33,7 @@ from infobatch.lab.training import Training
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 
 TOY = """
+import os
 import time
 import torch
 from infobatch.lab import training
@@ -46,8 +48,10 @@ def make(loss=cross_entropy):
     return Task("toy", some(200), some(100), ("no", "yes"), defaults=suits, loss=loss)
 
 def slow():
-    training.CHECKPOINT_SECONDS = 0.0  # after every epoch
-    return make(lambda *given: (time.sleep(0.002), cross_entropy(*given))[1])
+    pause = float(os.environ.get("PAUSE", 0))
+    if pause:  # in a process that will be stopped
+        training.CHECKPOINT_SECONDS = 0.0  # after every epoch
+    return make(lambda *given: (time.sleep(pause), cross_entropy(*given))[1])
 
 def stuck():
     return make(lambda *given: (time.sleep(60), cross_entropy(*given))[1])
@@ -82,7 +86,8 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 def start(*words: str) -> subprocess.Popen[str]:
     """A command in a process of its own."""
     command = [sys.executable, "-m", "infobatch.cli", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    slowly = {**os.environ, "PAUSE": "0.005"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slowly)
 
 
 def until(true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
