@@ -160,7 +160,7 @@ def passes(case: Case, trial: Trial) -> Check:
         seen = f"{last.total} rows of {len(trial.data)} samples, and no end"
         return Check("passes", "problem", seen, "An epoch has an end.", "Let __iter__ stop after one pass.")
     batches = " + ".join(str(len(walk.counts) + walk.uncounted) for walk in trial.walks)
-    return Check("passes", "ok", f"{batches} batches in {len(trial.walks)} passes")
+    return Check("passes", "ok", f"{batches} batches, {'one pass' if len(trial.walks) == 1 else 'pass by pass'}")
 
 
 def _out_of_range(dataset: Any, index: int) -> bool:
@@ -210,7 +210,10 @@ def losses(trial: Trial, order: Order) -> Check:
     name, total, failed = "losses", trial.account, trial.failed
     if failed is not None:
         seen = f"batch {failed.error_at} of epoch {trial.walks.index(failed)}: {failed.error}"
-        return Check(name, "problem", seen, "No loss went astray, but training stops here.", "See the other checks.")
+        astray = f"{total.wrong} losses" if total.wrong else "No loss"
+        return Check(
+            name, "problem", seen, f"{astray} went astray, and training stops here.", "See the other checks."
+        )
     if total.wrong:
         seen = f"{total.wrong} of {total.came} losses became the score of another sample"
         return Check(name, "problem", seen, "Nothing raises: the wrong samples would be pruned.", BY_INDEX)
