@@ -77,7 +77,7 @@ def screen(seeds: int = 20) -> Iterator[Settings]:
 
 
 def short(seeds: int = 5) -> Iterator[Settings]:
-    """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with InfoBatch's steps."""
+    """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with as few steps."""
     changes: list[dict[str, Any]] = [
         *SCREENED[0][:5],
         {"method": "rising:ratio=0.33", **LR},
