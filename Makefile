@@ -12,8 +12,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
-demo: $(READY)  ## train digits with and without pruning and print the comparison
-	$(BIN)/python examples/digits.py
+DEMO := --task digits --methods full infobatch random --seeds 3 --epochs 24 --eval-every 2
+demo: $(READY)  ## digits with and without pruning: the comparison, and a page with plots
+	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
 
 test: check  ## every test, after the static checks
 	$(BIN)/python -m pytest

@@ -3,8 +3,8 @@
     python recipes/campaign/run.py screen --data DIR --seconds 540 --processes 4 --out screen.jsonl
     python recipes/campaign/run.py screen --tiny --processes 2 --out /tmp/out.jsonl     # a rehearsal, on digits
 
-Needs torch and numpy alone. Runs that have a record (in recipes/records/campaign or in --out) are left out. A run that
-would not end in time is not begun, so being cut off costs at most the runs at hand.
+Needs torch and numpy alone. Runs that have a record (in recipes/records/campaign or in --out) are left out. A run
+that would not end in time is not begun, so being cut off costs at most the runs at hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent / "src"), str(HERE)]
+sys.path.insert(0, str(HERE.parent.parent / "src"))
+sys.path.insert(0, str(HERE))
 
 import torch.multiprocessing as mp
 from wanted import QUEUES

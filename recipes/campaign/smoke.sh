@@ -1,6 +1,6 @@
-# What a step costs on this GPU, on made data of CIFAR's shape: full and pruned, with and without compile.
+# What a step costs on this GPU, on made data of CIFAR's shape: full and pruned, then compiled.
 set -u
-D=${1:-/tmp/made}
+D=${1:-/tmp/made}; O=${2:-/tmp/smoke.jsonl}
 python3 - "$D" <<'P'
 import sys, numpy as np, os
 d = sys.argv[1]; os.makedirs(d, exist_ok=True); r = np.random.default_rng(0)
@@ -9,8 +9,7 @@ for s, n in (("train", 50000), ("test", 10000)):
     x[:, :10, :10, 0] = (y * 2)[:, None, None]; x[:, 10:20, :10, 1] = (y * 2)[:, None, None]
     np.save(f"{d}/{s}_x.npy", x); np.save(f"{d}/{s}_y.npy", y.astype(np.int64))
 P
-run() { python3 recipes/campaign/run.py "$@" --data "$D" --out /tmp/smoke.jsonl; }
+run() { python3 recipes/campaign/run.py headline --seeds 1 --data "$D" --out "$O" "$@"; }
 nvidia-smi --query-gpu=name --format=csv,noheader
-run headline --seeds 1 --limit 2 --set epochs=8 eval_every=100
-run headline --seeds 1 --limit 2 --set epochs=8 eval_every=100 compile=true
-run screen --seeds 1 --limit 2
+run --limit 2 --set epochs=8 eval_every=100
+run --limit 2 --set epochs=8 eval_every=100 compile=true

@@ -1,6 +1,7 @@
 """The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
 
 screen      a small net, 30 epochs, many seeds: which ideas deserve the headline's time
+short       ResNet-18, 30 epochs: the headline, in little
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 """
 
@@ -47,8 +48,8 @@ SCREENED: list[list[dict[str, Any]]] = [
         {"method": "infobatch", "ideas": "normalise"},
         {"method": "infobatch", "ideas": "average"},
         {"method": "infobatch", "ideas": "recalibrate"},
-        {"method": "rising:share=0.33"},
-        {"method": "rising:share=0.33", **LR},
+        {"method": "rising:ratio=0.33"},
+        {"method": "rising:ratio=0.33", **LR},
         {"method": "tiers"},
         {"method": "tiers", **LR},
     ],
@@ -61,7 +62,7 @@ SCREENED: list[list[dict[str, Any]]] = [
         {"method": "infobatch:ratio=0.3"},
         {"method": "infobatch:ratio=0.7"},
         {"method": "infobatch:ratio=0.7", **LR},
-        {"method": "rising:share=0.45", **LR},
+        {"method": "rising:ratio=0.45", **LR},
         {"method": "random:ratio=0.45", **LR},
     ],
 ]
@@ -75,10 +76,22 @@ def screen(seeds: int = 20) -> Iterator[Settings]:
                 yield Settings.of({**SCREEN, **change, "seed": seed})
 
 
+def short(seeds: int = 5) -> Iterator[Settings]:
+    """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with as few steps."""
+    changes: list[dict[str, Any]] = [
+        *SCREENED[0][:5],
+        {"method": "rising:ratio=0.33", **LR},
+        {"method": "full", "steps": 8400},
+    ]
+    for seed in range(seeds):
+        for change in changes:
+            yield Settings.of({**HEADLINE, "epochs": 30, "eval_every": 30, **change, "seed": seed})
+
+
 def headline(seeds: int = 5) -> Iterator[Settings]:
     for seed in range(seeds):
         for change in SCREENED[0][:4]:
             yield Settings.of({**HEADLINE, **change, "seed": seed})
 
 
-QUEUES = {"screen": screen, "headline": headline}
+QUEUES = {"screen": screen, "short": short, "headline": headline}

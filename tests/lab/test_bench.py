@@ -332,6 +332,18 @@ def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_worker_of_the_loader_is_not_stopped() -> None:
+    asked: list[int] = []
+    with interruptible(lambda: asked.append(1)) as stop:
+        child = os.fork()
+        if not child:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(len(asked) + stop())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_in_another_thread_signals_stay_as_they_are() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 

@@ -161,6 +161,14 @@ def records(path: Path) -> list[Any]:
     return found
 
 
+def close(hook: hooks.WandB) -> None:
+    """And wait until its service has written everything, as the end of a process does."""
+    import wandb
+
+    hook.close()
+    wandb.teardown()
+
+
 def files(folder: Path) -> list[Path]:
     """Oldest first."""
     return sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
@@ -182,7 +190,7 @@ def test_wandb_writes_offline_what_the_facts_say(tmp_path: Path) -> None:
     hook = hooks.WandB("tests", folder=tmp_path)
     for fact in (START, epoch(0), epoch(1), END):
         hook(fact)
-    hook.close()
+    close(hook)
     assert [row["epoch/metric"] for row in history(tmp_path).values()] == [0.0, 1.5]
     assert [row["seconds/step"] for row in history(tmp_path).values()] == [0.25, 0.25]
     (path,) = files(tmp_path)
@@ -205,11 +213,11 @@ def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path) -> None:
     hook = hooks.WandB("tests", folder=tmp_path)
     for fact in (START, epoch(0), epoch(1), {"kind": "pause", "epoch": 2}):
         hook(fact)
-    hook.close()
+    close(hook)
     hook = hooks.WandB("tests", folder=tmp_path)
     for fact in ({"kind": "resume", "epoch": 2, "environment": {}}, epoch(2), END):
         hook(fact)
-    hook.close()
+    close(hook)
     parts = files(tmp_path)
     assert len({path.name for path in parts}) == 1, "one id"
     assert sorted(history(tmp_path)) == [0, 1, 2]
@@ -221,7 +229,7 @@ def test_a_new_start_is_a_new_run_of_wandb(tmp_path: Path) -> None:
     for _ in range(2):
         hook = hooks.WandB("tests", folder=tmp_path)
         hook(START)
-        hook.close()
+        close(hook)
     assert len({path.name for path in files(tmp_path)}) == 2
 
 

@@ -200,7 +200,7 @@ def test_tests_come_when_asked_for_and_at_the_end() -> None:
         {"ideas": "recalibrate", "model": "conv"},
         {"method": "one_walk"},
         {"method": "ramp"},
-        {"method": "rising:share=0.3"},
+        {"method": "rising:ratio=0.3"},
     ],
     ids=str,
 )
@@ -260,7 +260,7 @@ def test_rising_draws_the_exact_count_at_weights_that_are_unbiased() -> None:
 
     book = ScoreBook(400)
     book.scores.copy_(torch.rand(400, generator=torch.Generator().manual_seed(0)) ** 3)
-    method, weights = parse_method("rising:share=0.4"), torch.zeros(400)
+    method, weights = parse_method("rising:ratio=0.4"), torch.zeros(400)
     for seed in range(400):
         plan = method.draw(book, infobatch.schedules.Moment(1, 10), seed)
         assert abs(plan.kept - 240) <= 1

@@ -1,7 +1,7 @@
 """Facts as a run would leave them, from a small model of training: every sample has a difficulty and its loss falls.
 
-Deterministic, and consistent with itself: what is kept is chosen by the losses, histograms and weights follow from the
-choice, and the accuracy falls a little with what was left out.
+Deterministic, and consistent with itself: what is kept is chosen by the losses, histograms and weights follow from
+the choice, and the accuracy falls a little with what was left out.
 """
 
 from __future__ import annotations

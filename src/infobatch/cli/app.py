@@ -6,13 +6,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from cyclopts import App, CycloptsError
 
 from .. import __version__
 from ..errors import InfoBatchError, InfoBatchWarning
-from .looking import estimate, methods, report, tasks
+from ..lab.records import line
+from .looking import doctor, estimate, methods, report, tasks
+from .options import Answer
 from .running import STOPPED, compare, reproduce, train
 
 app = App(
@@ -25,7 +28,7 @@ app = App(
     print_error=False,
     suppress_keyboard_interrupt=False,
 )
-COMMANDS: tuple[Callable[..., int], ...] = (compare, train, report, reproduce, estimate, methods, tasks)
+COMMANDS: tuple[Callable[..., Answer], ...] = (compare, train, report, reproduce, estimate, doctor, methods, tasks)
 for place, command in enumerate(COMMANDS):
     app.command(command, sort_key=place)
 app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
@@ -35,8 +38,15 @@ _WARN = warnings.showwarning
 def run(words: Sequence[str]) -> int:
     """One command; its exit code."""
     warnings.showwarning = _warn
+    out = sys.stdout
     try:
-        return app(words) or 0
+        # what a person's own module prints must not get between a machine and its JSON
+        with redirect_stdout(sys.stderr) if "--json" in words else nullcontext():
+            answer = app(words) or Answer()  # none after --help
+        if answer.plain is not None:
+            out.write(line(answer.plain))
+            out.flush()
+        return int(answer.code)
     except (InfoBatchError, CycloptsError) as error:
         return _complain(str(error))
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Commands that train nothing: report, estimate, methods, tasks."""
+"""Commands that train nothing: report, estimate, doctor, methods, tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..lab.catalogue import TASKS, Layout
 from ..lab.records import read_many
 from ..methods import CARDS, METHODS
 from . import tables
-from .options import Json, Level, Margin
+from .options import Answer, Json, Level, Margin
 from .running import REPORT, plain
 
 
@@ -24,7 +24,7 @@ def report(
     margin: Margin = None,
     level: Level = None,
     json: Json = False,
-) -> int:
+) -> Answer:
     """Make one page of plots from recorded runs.
 
     As in
@@ -41,11 +41,11 @@ def report(
     judged = compare(found, margin=margin, level=level)
     page.write(found, output, margin=margin, level=level)
     if json:
-        tables.json({"report": str(output), "runs": [plain(one) for one in found], "comparison": judged.plain()})
-    else:
-        tables.comparison(judged)
-        tables.say(f"Report:     {output}")
-    return 0
+        told = {"report": str(output), "runs": [plain(one) for one in found], "comparison": judged.plain()}
+        return Answer(plain=told)
+    tables.comparison(judged)
+    tables.say(f"Report:     {output}")
+    return Answer()
 
 
 def estimate(
@@ -61,7 +61,7 @@ def estimate(
     ] = None,
     seeds: Annotated[int, Parameter(help="Draws of each method.")] = 3,
     json: Json = False,
-) -> int:
+) -> Answer:
     """Say what each method would have saved, from a log of the losses of a normal run.
 
     As in
@@ -72,16 +72,38 @@ def estimate(
 
     table = estimates.read(losses)
     found = estimates.estimate(table, list(methods) or None, epochs, seeds)
-    unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
     if json:
-        tables.json({"epochs": table.shape[0], "samples": table.shape[1], "methods": [asdict(one) for one in found]})
-    else:
-        tables.estimates(found)
-        tables.say(*(f"Note: {text}" for text in unknown))
-    return 0
+        size = {"epochs": table.shape[0], "samples": table.shape[1]}
+        return Answer(plain={**size, "methods": [asdict(one) for one in found]})
+    tables.estimates(found)
+    return Answer()
 
 
-def methods(*, json: Json = False) -> int:
+def doctor(
+    target: Annotated[str, Parameter(help="MODULE:NAME of this folder: a loader, or a function that returns one.")],
+    /,
+    *,
+    epochs: Annotated[int, Parameter(help="Passes over it.")] = 2,
+    limit: Annotated[
+        int | None, Parameter(show_default="all", help="Look at so many samples of the data set alone.")
+    ] = None,
+    json: Json = False,
+) -> Answer:
+    """Run your own loader for two epochs, and say whether each loss would reach its sample.
+
+    As in
+      infobatch doctor train:loader
+      infobatch doctor my_package.data:make_loader --limit 10000
+    """
+    from ..lab.doctor import examine
+
+    found = examine(target, epochs=epochs, limit=limit)
+    if not json:
+        tables.diagnosis(found)
+    return Answer(0 if found.ok else 1, found.plain() if json else None)
+
+
+def methods(*, json: Json = False) -> Answer:
     """List the methods: where each is from, what it leaves out and what it costs.
 
     As in
@@ -89,8 +111,7 @@ def methods(*, json: Json = False) -> int:
       infobatch methods --json
     """
     if json:
-        tables.json({"methods": [{"name": name, **asdict(CARDS[name])} for name in METHODS]})
-        return 0
+        return Answer(plain={"methods": [{"name": name, **asdict(CARDS[name])} for name in METHODS]})
     rows = [
         (name, card.source, card.leaves_out, card.weights, card.cost, card.needs)
         for name in METHODS
@@ -98,14 +119,14 @@ def methods(*, json: Json = False) -> int:
     ]
     tables.show(("method", "source", "leaves out", "weights", "cost of a plan", "needs"), rows)
     tables.say("Give settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
-    return 0
+    return Answer()
 
 
 def tasks(
     *,
     data: Annotated[Path | None, Parameter(help="A folder: whose files are there?")] = None,
     json: Json = False,
-) -> int:
+) -> Answer:
     """List the tasks, the layouts in which their files may lie, and whether they are there.
 
     As in
@@ -119,15 +140,14 @@ def tasks(
             {"name": name, "what": info.description, "files": there[name], "layouts": layouts[name]}
             for name, info in TASKS.items()
         ]
-        tables.json({"tasks": about})
-        return 0
+        return Answer(plain={"tasks": about})
     columns = ("task", "what", "files", "where to get them")
     tables.show(columns, [(name, info.description, there[name], info.where) for name, info in TASKS.items()])
     tables.say("Layouts read:")
     for words in dict.fromkeys(words for each in layouts.values() for words in each):
         tables.say(f"  {words}: {', '.join(name for name in layouts if words in layouts[name])}")
     tables.say("Your own: --task MODULE:FUNCTION, which returns an infobatch.lab.tasks.Task.")
-    return 0
+    return Answer()
 
 
 def _there(layouts: Sequence[Layout], data: Path | None) -> str:

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
@@ -20,6 +20,14 @@ from ..lab.settings import HARDWARE, Settings
 LEARNING = Group("Settings", help="Where you give none: what suits the task, else the default shown.", sort_key=1)
 PLACE = Group("Where and how fast it runs", help="No influence on what is learnt.", sort_key=2)
 NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command ends with: an exit code, and what a machine reads where it asked for JSON."""
+
+    code: int = 0
+    plain: dict[str, Any] | None = None
 
 
 def field_docs(cls: type) -> dict[str, str]:

@@ -17,13 +17,14 @@ from ..errors import InfoBatchError, InputError, message
 from ..lab import bench
 from ..lab.bench import Hooks, Series
 from ..lab.catalogue import make_task
+from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
 from ..lab.records import Run, label, line, read
 from ..lab.settings import HARDWARE, Settings
 from ..lab.tasks import Task
 from ..lab.training import Stop
 from . import tables
-from .options import WHOLE, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb
+from .options import WHOLE, Answer, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb
 from .screen import make_screen
 
 STOPPED = 130
@@ -44,38 +45,40 @@ def train(
     wandb: Wandb = "",
     json: Json = False,
     given: Annotated[Given, WHOLE] = {},  # noqa: B006
-) -> int:
+) -> Answer:
     """Train once, with one method, and record it.
 
     As in
       infobatch train --task digits --method infobatch:ratio=0.3 --seed 1
       infobatch train --like runs/digits-20260131-120000/full-seed0 --seed 7
     """
-    task: Task | None = None
     known = resume or like
     if resume is not None:
         _only_hardware(given, {"--like": like, "--name": name})
     if known is not None:
         settings = Settings.of({**read(known).settings.plain(), **given})
+        task = make_task(settings.task, settings.data)
     else:
         settings, task = bench.settle(given)
+    epochs = bench.length(settings, size_of(task.train))
     folder = resume or bench.folder_of(runs / (name or _now(settings)), settings)
-    with make_screen(1, settings.epochs) as screen, _stoppable() as stop:
+    with make_screen(1, epochs) as screen, _stoppable() as stop:
         done = bench.train_one(
             settings,
             folder,
             task=task,
             resume=resume is not None,
             stop=stop,
-            tick=screen.watch(settings, settings.epochs),
+            tick=screen.watch(settings, epochs),
             hooks=_hooks(tensorboard, wandb)(folder),
         )
         screen.done(done)
-    if json:
-        tables.json(plain(done, folder))
-    elif done.end is not None:
+    told = plain(done, folder) if json else None
+    if done.end is None:
+        return _paused(f"infobatch train --resume {shlex.quote(str(folder))}", told)
+    if not json:
         tables.say(f"Recorded in {folder}")
-    return 0 if done.end is not None else _paused(f"infobatch train --resume {shlex.quote(str(folder))}")
+    return Answer(plain=told)
 
 
 def compare(
@@ -104,7 +107,7 @@ def compare(
     wandb: Wandb = "",
     json: Json = False,
     given: Annotated[Shared, WHOLE] = {},  # noqa: B006
-) -> int:
+) -> Answer:
     """Train methods beside full data, seed by seed, and say what the difference proves.
 
     As in
@@ -123,7 +126,6 @@ def compare(
         base, task = bench.settle(given)
         first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
         series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, margin, level)
-        series.settings()  # all of them can be made
         folder = runs / (name or _now(base))
         series.begin(folder)
     try:
@@ -145,7 +147,7 @@ def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run
     return done
 
 
-def _told(series: Series, folder: Path, done: list[Run], json: bool) -> int:
+def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     from .. import report
     from ..lab.comparison import compare
 
@@ -153,21 +155,19 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> int:
     finished = done[-1].end is not None
     told = {"folder": str(folder), "finished": finished, "runs": [plain(one) for one in done]}
     if not finished:
-        if json:
-            tables.json(told)
-        return _paused(again)
+        return _paused(again, told if json else None)
     found = compare(done, margin=series.margin, level=series.level)
+    if not json:
+        tables.comparison(found)
     report.write(done, folder / REPORT, margin=series.margin, level=series.level)
     if json:
-        tables.json({**told, "report": str(folder / REPORT), "comparison": found.plain()})
-        return 0
-    tables.comparison(found)
+        return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
     asked = {label(one) for one in series.settings()}
     more = max((row.verdict.more or 0 for row in found.rows if row.label in asked), default=0)
     if more:
         tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
-    return 0
+    return Answer()
 
 
 def _grown(
@@ -199,7 +199,7 @@ def reproduce(
     runs: Root = RUNS,
     json: Json = False,
     given: Annotated[Hardware, WHOLE] = {},  # noqa: B006
-) -> int:
+) -> Answer:
     """Run a table or figure of the papers, and hold what comes against the paper.
 
     As in
@@ -212,10 +212,9 @@ def reproduce(
     if listing or not name:
         lines = recipes.listing(*kept)
         if json:
-            tables.json({"recipes": [one.plain() for one in lines]})
-        else:
-            tables.recipes(lines)
-        return 0
+            return Answer(plain={"recipes": [one.plain() for one in lines]})
+        tables.recipes(lines)
+        return Answer()
     recipe = recipes.load(name)
     todo = recipes.runs(recipe, quick, seeds, **given)
     if todo:
@@ -226,7 +225,7 @@ def reproduce(
                 screen.done(one)
                 finished = one.end is not None
         if not finished:
-            return _paused("the same command again")
+            return _paused("the same command again", {"recipe": name, "finished": False} if json else None)
     if recipe.measure:
         measured = recipes.measure(recipe, quick, lambda text: print(text, file=sys.stderr))
         place = runs / f"{recipe.name}{'-quick' if quick else ''}"
@@ -238,10 +237,9 @@ def reproduce(
         print(f"infobatch: {text}", file=sys.stderr)
     found = recipes.outcome(recipe, evidence.runs, evidence.measurements, quick)
     if json:
-        tables.json({**found.plain(), "folder": str(runs)})
-    else:
-        tables.outcome(found)
-    return 0
+        return Answer(plain={**found.plain(), "finished": True, "folder": str(runs)})
+    tables.outcome(found)
+    return Answer()
 
 
 # ---- small things ----------------------------------------------------------------------------------------
@@ -283,6 +281,6 @@ def _stoppable() -> AbstractContextManager[Stop]:
     return bench.interruptible(lambda: os.write(2, text))  # not by print: one may be under way
 
 
-def _paused(command: str) -> int:
+def _paused(command: str, plain: dict[str, Any] | None) -> Answer:
     print(f"Stopped. To go on: {command}", file=sys.stderr)
-    return STOPPED
+    return Answer(STOPPED, plain)

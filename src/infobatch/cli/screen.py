@@ -70,20 +70,19 @@ class Count:
 
     def __init__(self, runs: int, epochs: int) -> None:
         self.runs, self.total = runs, float(epochs)
-        self.finished, self.before, self.now = 0, 0.0, 0.0
+        self.finished, self.before = 0, 0.0
         self.had, self.length, self.ticked = 0, 0, False
 
     def begin(self, settings: Settings, epochs: int) -> None:
         self.total -= (settings.epochs if settings.steps else epochs) - epochs  # a control is shorter than planned
-        self.length, self.now, self.ticked = epochs, 0.0, False
+        self.length, self.ticked = epochs, False
 
     def tick(self, epochs: float) -> float:
         """Epochs done in all; what a resumed run had done before is no work either."""
         if not self.ticked:
             self.ticked, self.had = True, int(epochs) if epochs > 1 else 0
             self.total -= self.had
-        self.now = epochs
-        return self.before + self.now - self.had
+        return self.before + epochs - self.had
 
     def end(self) -> None:
         if self.ticked:

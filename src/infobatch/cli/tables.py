@@ -1,25 +1,27 @@
-"""What goes to stdout: tables for people, JSON for machines."""
+"""Tables for people, on stdout."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.records import line
-
 if TYPE_CHECKING:
     from ..lab.comparison import Comparison, Difference, Row
+    from ..lab.doctor import Diagnosis
     from ..lab.estimate import Estimate
     from ..lab.recipes import CellOutcome, Line, Outcome
 
 PLAIN_WIDTH = 200
 """Of a line where stdout is no terminal: nobody has to see it at once."""
+
+MARKS = {"ok": "[ok]", "warning": "[warning]", "problem": "[problem]", "not checkable": "[not checkable]"}
+STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checkable": "dim"}
 
 
 def console() -> Console:
@@ -42,11 +44,6 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[
 def say(*lines: str) -> None:
     for text in lines:
         console().print(Text(text), soft_wrap=True)
-
-
-def json(value: dict[str, Any]) -> None:
-    """One line; what is not finite becomes null."""
-    sys.stdout.write(line(value))
 
 
 def comparison(found: Comparison) -> None:
@@ -117,7 +114,7 @@ def recipes(lines: Iterable[Line]) -> None:
     show(columns, rows)
 
 
-def estimates(found: Iterable[Estimate]) -> None:
+def estimates(found: Sequence[Estimate]) -> None:
     columns = ("method", "saved %", "effective size", "noise, at most", "largest weight")
     rows = [
         (
@@ -130,3 +127,13 @@ def estimates(found: Iterable[Estimate]) -> None:
         for one in found
     ]
     show(columns, rows, right=columns[1:])
+    say(*(f"Note: {text}" for text in dict.fromkeys(text for one in found for text in one.unknown)))
+
+
+def diagnosis(found: Diagnosis) -> None:
+    say(f"{found.target}: {found.loader}; {found.samples:,} samples, {found.epochs} passes")
+    for check in found.checks:
+        console().print(Text(f"{MARKS[check.status]} {check.name}: ", style=STYLES[check.status]), end="")
+        say(check.seen)
+        say(*(f"    {line}" for text in (check.means, check.mend) for line in text.splitlines()))
+    say(found.verdict)

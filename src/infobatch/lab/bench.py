@@ -15,6 +15,7 @@ A comparison is a folder of such folders, with ``comparison.json`` beside them:
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -196,6 +197,12 @@ class Series:
     margin: float = 0.3
     level: float = 0.95
 
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < math.inf or not 0 < self.level < 1:
+            got = f"{self.margin} and {self.level}"
+            raise InputError(message("a margin above 0 and a level in (0, 1)", got, "0.3 and 0.95 are usual."))
+        self.settings()  # a name that is none is said now
+
     def settings(self) -> list[Settings]:
         return plan_comparison(self.base, self.methods, self.seeds)
 
@@ -299,6 +306,7 @@ def compare_into(
         tick = watch(settings, length(settings, size_of(task.train))) if watch is not None else None
         own = hooks(place) if hooks is not None else ()
         done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own)
+        gc.collect()  # a captured step and its run hold each other, and much memory of the GPU
         yield done
         if done.end is None:
             return
@@ -327,6 +335,7 @@ def reproduce_into(
         tick = watch(settings, settings.epochs) if watch is not None else None
         place = Path(root) / run_name(recipe, cell, settings, quick)
         done = train_one(settings, place, task=tasks[where], resume=True, stop=stop, tick=tick)
+        gc.collect()
         yield done
         if done.end is None:
             return
@@ -352,9 +361,12 @@ def _instead(folder: Path) -> str:
 def interruptible(asked: Callable[[], object] = never) -> Iterator[Stop]:
     """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends everything."""
     told: list[int] = []
+    mine = os.getpid()
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
+        if os.getpid() != mine:
+            return  # a loader's worker: it lives until the run has saved itself
         if told:
             raise KeyboardInterrupt
         told.append(number)

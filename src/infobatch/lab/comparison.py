@@ -222,7 +222,19 @@ def student(freedom: int, level: float) -> float:
 
 def metric_of(run: Run) -> float | None:
     """The metric of the finished run; None where there is none or it is not finite."""
-    return _number((run.end or {}).get("metric"))
+    return number((run.end or {}).get("metric"))
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def table(value: Any) -> dict[str, Any]:
+    """A part of a fact that has parts; empty where there is none."""
+    return value if isinstance(value, dict) else {}
 
 
 def _undecided(more: int) -> Verdict:
@@ -279,7 +291,7 @@ def _alike(run: Run, other: Run) -> bool:
 
 def _steps_apart(run: Run, control: Run) -> float:
     """How far a control's steps are from those that a run took on its own, as a share of them."""
-    took = _number((run.end or {}).get("steps"))
+    took = number((run.end or {}).get("steps"))
     if not took or run.settings.steps:
         return math.inf
     return abs(control.settings.steps - took) / took
@@ -336,7 +348,7 @@ def _row(label: str, good: list[Run], found: Difference | None, same: Difference
         mean=_mean(metrics),
         std=statistics.stdev(metrics) if len(metrics) > 1 else None,
         saved=_mean((run.end or {}).get("saved") for run in good),
-        seconds=_mean(((run.end or {}).get("seconds") or {}).get("total") for run in good),
+        seconds=_mean(table((run.end or {}).get("seconds")).get("total") for run in good),
         steps=_mean((run.end or {}).get("steps") for run in good),
         difference=found,
         same_steps=same,
@@ -359,7 +371,8 @@ def _decisive(run: Run) -> dict[str, Any]:
     recorded, rather than by where they lie."""
     plain = run.settings.plain()
     decisive = {name: value for name, value in plain.items() if name not in OWN + COST}
-    return {**decisive, "milestones": tuple(plain["milestones"]), "source": run.start.get("source") or plain["data"]}
+    source = str(run.start.get("source") or plain["data"])
+    return {**decisive, "milestones": tuple(plain["milestones"]), "source": source}
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -398,7 +411,7 @@ def _notes_on_settings(runs: list[Run]) -> list[str]:
 
 
 def _machine(run: Run) -> dict[str, Any]:
-    environment = run.start.get("environment") or {}
+    environment = table(run.start.get("environment"))
     names = {"gpu": "GPU", "cpu": "CPU", "torch": "torch", "infobatch": "infobatch"}
     return {shown: environment.get(name) for name, shown in names.items()}
 
@@ -412,12 +425,5 @@ def _metric_name(runs: list[Run]) -> str:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    known = [value for value in map(_number, values) if value is not None]
+    known = [value for value in map(number, values) if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)

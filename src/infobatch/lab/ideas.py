@@ -100,22 +100,22 @@ def _ramp(stats: Stats, moment: Moment, *, ratio: float, start: float, delta: fl
     return [Cut(-math.inf, at_least(stats.mean()), round(now, 6))] if now > 0.005 and stats.known else []
 
 
-def rising(share: float = 0.33, power: float = 0.5, floor: float = 0.25, delta: float = 0.875) -> Method:
+def rising(ratio: float = 0.35, power: float = 0.5, floor: float = 0.25, delta: float = 0.875) -> Method:
     """Keep probability ~ H**power, at least ``floor``; the exact count by systematic sampling; weight 1/p.
 
-    ``share`` is what each pruned epoch leaves out.
+    ``ratio`` is what each pruned epoch leaves out.
     """
-    policy = partial(_rising, share=share, power=power, floor=floor)
-    settings = {"share": share, "power": power, "floor": floor, "delta": delta}
+    policy = partial(_rising, ratio=ratio, power=power, floor=floor)
+    settings = {"ratio": ratio, "power": power, "floor": floor, "delta": delta}
     return Method("rising", settings, policy, until(delta))
 
 
 def _rising(
-    book: Scores, moment: Moment, generator: torch.Generator, *, share: float, power: float, floor: float
+    book: Scores, moment: Moment, generator: torch.Generator, *, ratio: float, power: float, floor: float
 ) -> Plan:
     scores = torch.nan_to_num(book.scores.double(), nan=math.inf).clamp(min=0)
     known = torch.isfinite(scores)
-    want = book.size - round(share * int(known.sum()))
+    want = book.size - round(ratio * int(known.sum()))
     size = torch.where(known, scores, 0.0).pow(power)
     low, high = 0.0, float(book.size) / max(float(size.sum()), 1e-12) * 1e3
     for _ in range(60):  # the scale at which the probabilities sum to the count wanted

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ def silent(text: str) -> None:
 def operations(quick: bool = False, tick: Tick = silent) -> Rows:
     """Milliseconds of sort, percentile and mean, and of a whole plan, by "LIBRARY OPERATION, SIZE".
 
-    On one CPU thread, since numpy has no more. ``quick`` measures the smaller size alone, and fewer times. Rows of a
-    GPU are there where a GPU is.
+    On one CPU thread, since numpy has no more, and in time of that thread, so that a busy machine does not count.
+    ``quick`` measures the smaller size alone, and fewer times. Rows of a GPU are there where a GPU is.
     """
     sizes = {"1.28M": SIZES["1.28M"]} if quick else SIZES
     rounds = FEW if quick else ROUNDS
@@ -54,10 +54,11 @@ def operations(quick: bool = False, tick: Tick = silent) -> Rows:
         scores = torch.empty(size).log_normal_(generator=torch.Generator().manual_seed(0))
         works = {**_numpy(scores), **_torch("torch", scores)}
         with one_thread():
-            rows |= {f"{what}, {name}": 1e3 * took for what, took in in_turns(works, rounds).items()}
+            took_here = in_turns(works, rounds, process_time)
+        rows |= {f"{what}, {name}": 1e3 * took for what, took in took_here.items()}
         if torch.cuda.is_available():
             tick(f"{name} scores on the GPU")
-            took_there = in_turns(_torch("gpu", scores.cuda()), rounds, torch.cuda.synchronize)
+            took_there = in_turns(_torch("gpu", scores.cuda()), rounds, perf_counter, torch.cuda.synchronize)
             rows |= {f"{what}, {name}": 1e3 * took for what, took in took_there.items()}
     return rows
 
@@ -75,12 +76,14 @@ def overhead(quick: bool = False, tick: Tick = silent) -> Rows:
     with one_thread():
         for epoch in range(epochs):
             tick(f"epoch {epoch + 1} of {epochs}")
-            spent = _seconds(train_data.plan)
+            start = process_time()
+            train_data.plan()
+            spent = process_time() - start
             for count in DataLoader(train_data, batch_size=batch, collate_fn=len):
                 loss = torch.empty(count).log_normal_(generator=generator)
-                start = perf_counter()
+                start = process_time()
                 train_data.update(loss)
-                spent += perf_counter() - start
+                spent += process_time() - start
             took.append(spent)
     an_epoch = statistics.median(took[1:]) * (IMAGENET / size)  # the first is full
     rows = {f"{epochs} epochs, s": epochs * an_epoch for epochs in (90, 200)}
@@ -126,16 +129,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def in_turns(works: dict[str, Work], rounds: int, wait: Callable[[], object] = lambda: None) -> Rows:
+def in_turns(
+    works: dict[str, Work], rounds: int, clock: Callable[[], float], wait: Callable[[], object] = lambda: None
+) -> Rows:
     """The median seconds of each, taken in turns so that a slow spell hits all alike; one round first to warm up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():
             wait()
-            start = perf_counter()
+            start = clock()
             work()
             wait()
-            times[name].append(perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
@@ -166,12 +171,6 @@ def _plan(scores: torch.Tensor, method: methods.Method) -> Work:
     book = ScoreBook(len(scores), scores.device)
     book.load(scores, len(scores))
     return lambda: book.begin(method.draw(book, Moment(1, 100), 0))
-
-
-def _seconds(work: Work) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
 
 
 def _processor() -> str:

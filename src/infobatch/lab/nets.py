@@ -139,22 +139,21 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """An image classifier with fresh weights from the library's default configuration, as transformers:vit."""
     try:
         from transformers import AutoConfig, AutoModelForImageClassification
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+        from transformers import CONFIG_MAPPING
     except ImportError as error:
         raise InputError(
             message("transformers installed, for its models", str(error), "pip install transformers")
         ) from error
-    if name not in CONFIG_MAPPING_NAMES:
-        raise InputError(
-            message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING_NAMES))
-        )
+    if name not in CONFIG_MAPPING:
+        raise InputError(message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING)))
     channels, height, width = _image(shape)
     given: dict[str, Any] = {"num_labels": classes, "num_channels": channels}
     if height == width:
         given["image_size"] = height
         if height <= 64:
             given["patch_size"] = max(1, height // 8)
-    return Logits(AutoModelForImageClassification.from_config(AutoConfig.for_model(name, **given)))
+    make: Any = AutoModelForImageClassification.from_config
+    return Logits(make(AutoConfig.for_model(name, **given)))
 
 
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from ..errors import InfoBatchError, InputError, StateError, message
 from . import records
-from .comparison import COST, interval
+from .comparison import COST, WITHOUT_SPREAD, interval
 from .records import Run
 from .settings import Settings, near
 
@@ -113,8 +113,8 @@ class Recipe:
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """What its cells wait for, each once."""
-        return tuple(dict.fromkeys(cell.waits for cell in self.cells if cell.waits))
+        """What its cells wait for, each kind once: "static selection" for "static selection: Herding"."""
+        return tuple(dict.fromkeys(cell.waits.partition(":")[0] for cell in self.cells if cell.waits))
 
     @property
     def runnable(self) -> bool:
@@ -327,12 +327,10 @@ def _check(recipe: Recipe, where: str) -> None:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
             raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), near(cell.of, VALUES)))
-        if isinstance(cell.expect, str) and (cell.expect not in RELATIONS or not cell.against):
-            raise InputError(
-                message(
-                    f"expect as one of {', '.join(RELATIONS)}, and against, in {at}", repr(cell.expect), "Add them."
-                )
-            )
+        relations = RELATIONS if cell.compare == "points" else ("less", "more")
+        if isinstance(cell.expect, str) and (cell.expect not in relations or not cell.against):
+            expected = f"expect as one of {', '.join(relations)}, or a number, and against, in {at}"
+            raise InputError(message(expected, repr(cell.expect), "Mend the cell."))
         if cell.against:
             other = recipe.cell(cell.against)
             if cell.target is not None and other.target is None:
@@ -413,9 +411,9 @@ def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False
 
 @dataclass(frozen=True)
 class Measurement:
-    """The rows of a recipe that is measured and not trained."""
+    """Rows that were measured and not trained. They serve every recipe that names the same function."""
 
-    recipe: str
+    measure: str
     rows: dict[str, float]
     environment: dict[str, Any] = field(default_factory=dict)
     time: str = ""
@@ -423,7 +421,7 @@ class Measurement:
 
     def plain(self) -> dict[str, Any]:
         rows = {name: float(f"{value:.4g}") for name, value in self.rows.items()}
-        about = {"recipe": self.recipe, "time": self.time, "quick": self.quick, "environment": self.environment}
+        about = {"measure": self.measure, "time": self.time, "quick": self.quick, "environment": self.environment}
         return {"kind": "measure", "format": records.FORMAT, **about, "rows": rows}
 
 
@@ -441,7 +439,7 @@ def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | N
     environment = measures.environment()
     rows = function(quick=quick, tick=tick or measures.silent)
     time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Measurement(recipe.name, rows, environment, time, quick)
+    return Measurement(recipe.measure, rows, environment, time, quick)
 
 
 # ---- evidence --------------------------------------------------------------------------------------------
@@ -470,9 +468,12 @@ def evidence(*roots: Path | str) -> Evidence:
             if kind == "measure":
                 measured += _measurements(path)
             elif kind == "start" or path.name == records.FILE:
-                found += [run for run in records.read_file(path) if run.end is not None]
+                for run in records.read_file(path):
+                    if run.end is not None:
+                        _essence(run.settings)  # a record with settings of another version is found out here
+                        found.append(run)
         except (InfoBatchError, OSError) as error:
-            unreadable.append(str(error))
+            unreadable.append(f"{path}: {error}")
     return Evidence(tuple(found), tuple(measured), tuple(unreadable))
 
 
@@ -491,9 +492,7 @@ def _measurements(path: Path) -> Iterator[Measurement]:
         try:
             fact = json.loads(line)
             rows = {str(name): float(value) for name, value in fact["rows"].items()}
-            yield Measurement(
-                fact["recipe"], rows, fact.get("environment", {}), fact["time"], fact.get("quick", False)
-            )
+            yield Measurement(fact["measure"], rows, fact["environment"], fact["time"], fact["quick"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
                 message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")
@@ -646,7 +645,7 @@ def outcome(
         if run.end is not None:
             same = by_settings.setdefault(_essence(run.settings), {})
             same[run.settings.seed] = run  # the last one of a seed counts
-    mine = (each for each in measurements if each.recipe == recipe.name and each.quick == quick)
+    mine = (each for each in measurements if each.measure == recipe.measure and each.quick == quick)
     measured = sorted(mine, key=lambda each: each.time)
     found = _Found(recipe, quick, by_settings, measured)
     return Outcome(recipe, quick, tuple(_judge(cell, found) for cell in recipe.cells))
@@ -695,12 +694,16 @@ def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
     if last is None:
         return CellOutcome(cell, "not run")
     ours = last.rows[cell.row]
-    about = CellOutcome(cell, "for comparison", ours=ours, n=1, where=(_machine(last),), when=last.time)
-    return _by_factor(about, cell, other, ours / last.rows[other.row] if other else ours)
+    about = CellOutcome(cell, "for comparison", ours=ours, n=1, where=(_machine(last, cell.row),), when=last.time)
+    judged = _by_factor(about, cell, other, ours / last.rows[other.row] if other else ours)
+    return replace(judged, status="for comparison") if found.quick else judged
 
 
 def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     values, used = found.values(cell), found.of(cell)
+    lost = len(used) - len(values) if cell.of == "metric" else 0
+    if lost and not found.quick:  # a verdict from the others would hide just the runs that went wrong
+        return CellOutcome(cell, "not reproduced", f"{lost} of {len(used)} runs ended without a finite metric")
     if not values:
         return CellOutcome(cell, "not run")
     saved = [share for run in used.values() if (share := VALUES["saved"](run)) is not None]
@@ -752,6 +755,7 @@ def _by_factor(about: CellOutcome, cell: Cell, other: Cell | None, compared: flo
 
 
 def _by_side(about: CellOutcome, cell: Cell, compared: float) -> CellOutcome:
+    """Of ratios there is less and more alone."""
     good = compared < 1 if cell.expect == "less" else compared > 1
     return replace(about, status="reproduced" if good else "not reproduced", why=f"ratio {compared:.3g}")
 
@@ -768,6 +772,8 @@ def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[
         about = replace(about, wanted=wanted if other else None)
     if len(values) < 2:
         return replace(about, status="too few seeds", why="one seed proves nothing")
+    if len(values) < WITHOUT_SPREAD and max(values) - min(values) < 1e-9:
+        return replace(about, status="undecided", why=f"all {len(values)} seeds alike, so no spread to judge by")
     low, high = (bound - wanted for bound in interval(values, LEVEL))
     status = _decide(low, high, cell.tolerance, cell.expect if isinstance(cell.expect, str) else "same")
     what = f"difference to {other.name}" if other else "value"
@@ -804,9 +810,8 @@ def _device(run: Run) -> str:
     return device if run.settings.amp == "none" else f"{device}, {run.settings.amp}"
 
 
-def _machine(measurement: Measurement) -> str:
-    environment = measurement.environment
-    return str(environment.get("gpu") or environment.get("cpu") or "unknown")
+def _machine(measurement: Measurement, row: str) -> str:
+    return str(measurement.environment.get("gpu" if row.startswith("gpu") else "cpu") or "unknown")
 
 
 # ---- lists -----------------------------------------------------------------------------------------------
@@ -853,6 +858,6 @@ def index() -> str:
         hours = f", about {recipe.gpu_hours:g} GPU hours" if recipe.gpu_hours else ""
         source = f"{recipe.paper}, {recipe.place.partition(';')[0].partition(',')[0]}"
         needs = f"{recipe.data}; {recipe.hardware}{hours}"
-        waits = "; ".join(dict.fromkeys(each.partition(":")[0] for each in recipe.waits))
+        waits = "; ".join(recipe.waits)
         lines.append(f"| {recipe.name} | {recipe.title} | {source} | {count} | {waits} | {needs} |")
     return "\n".join(lines)

@@ -8,8 +8,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, cast
 
 from .. import methods
 from ..errors import InputError, message
@@ -154,19 +154,21 @@ _AT_LEAST: dict[str, float] = {
 
 def _check(settings: Settings) -> None:
     for entry in fields(settings):
-        value: Any = getattr(settings, entry.name)
-        plain = entry.default if entry.default is not MISSING else None
-        wanted = (int, float) if isinstance(plain, float) else type(plain)
-        if not isinstance(value, wanted) or (isinstance(value, bool) and not isinstance(plain, bool)):
-            expected = f"{entry.name} as {type(plain).__name__}, as {plain!r}"
+        value, plain = cast(Any, getattr(settings, entry.name)), entry.default
+        kinds = (int, float) if isinstance(plain, float) else (type(plain),)
+        if type(value) not in kinds:
+            expected = f"{entry.name} as {kinds[-1].__name__}, as {plain!r}"
             raise InputError(message(expected, repr(value), "See docs/lab.md for all settings."))
-        if entry.name in _CHOICES and value not in _CHOICES[entry.name]:
-            raise InputError(message(f"{entry.name} as one of them", repr(value), near(value, _CHOICES[entry.name])))
-        if entry.name in _AT_LEAST and not value >= _AT_LEAST[entry.name]:
-            expected = f"{entry.name} of at least {_AT_LEAST[entry.name]}"
-            raise InputError(message(expected, repr(value), "Nothing was started."))
+        _check_value(entry.name, value)
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
     parse_method(settings.method)
     combine(settings.ideas)
+
+
+def _check_value(name: str, value: Any) -> None:
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise InputError(message(f"{name} as one of them", repr(value), near(value, _CHOICES[name])))
+    if name in _AT_LEAST and not value >= _AT_LEAST[name]:
+        raise InputError(message(f"{name} of at least {_AT_LEAST[name]}", repr(value), "Nothing was started."))

@@ -315,7 +315,9 @@ def _style(value: str) -> str:
 
 
 def _rounded(value: str) -> str:
-    return re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".rstrip("0").rstrip("."), value)
+    """A tenth of a pixel is enough, and letters part numbers without spaces."""
+    value = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
+    return re.sub(r"\s*([MLCQz])\s*", r"\1", value)
 
 
 def _tip(tip: Tip, height: float) -> ElementTree.Element:

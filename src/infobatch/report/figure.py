@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from ..lab.comparison import number
 from .drawing import INK, LINES, MUTED, VARIABLES, Style, clip
-from .series import Study, number
+from .series import Study
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
         told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((looks[one.label].colour, told), (None, cost))))
-    names = "; ".join(clip(one.label, 40) for one in ahead[:4]) + (
-        f"; and {len(ahead) - 4} more" if ahead[4:] else ""
-    )
+    names = "; ".join(clip(one.label, 40) for one in ahead[:4])
+    names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
     return Figure(
         f"frontier-{by}",
         f"{word(study).capitalize()} against {by}",

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..lab.comparison import number
 from ..lab.records import Fact
 from . import series
 from .drawing import clip
-from .series import Study, number
+from .series import Study
 
 MOST_LABELS = 8
 SIDES = (64, 48, 32, 24)
@@ -58,7 +59,7 @@ def galleries(study: Study) -> list[Gallery]:
             names = series.class_names([run])
             epochs = len(run.epochs)
             both = [
-                tuple(_sample(one, names, epochs, side) for one in samples.get(which) or [] if isinstance(one, dict))
+                tuple(_sample(one, names, epochs, side) for one in _listed(samples.get(which)))
                 for which in ("most", "least")
             ]
             if any(both):
@@ -66,6 +67,10 @@ def galleries(study: Study) -> list[Gallery]:
         if _weight(found) <= BUDGET:
             break
     return found
+
+
+def _listed(value: Any) -> list[Fact]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _weight(found: list[Gallery]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ..lab.comparison import Difference, Row, metric_of
+from ..lab.comparison import Difference, Row, metric_of, number, table
 from ..lab.records import Run
 from . import curves, drawing, rows, series
 from .classes import by_class
@@ -168,9 +168,7 @@ def _title(study: Study) -> str:
 def _subtitle(study: Study) -> str:
     models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs))
     epochs = ", ".join(dict.fromkeys(str(run.settings.epochs) for run in study.runs))
-    size = ", ".join(
-        dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if series.number(run.start.get("size")))
-    )
+    size = ", ".join(dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if number(run.start.get("size"))))
     device = ", ".join(dict.fromkeys(_device(run) for run in study.runs if _device(run)))
     days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
@@ -179,12 +177,12 @@ def _subtitle(study: Study) -> str:
 
 
 def _device(run: Run) -> str:
-    environment = run.start.get("environment") or {}
+    environment = table(run.start.get("environment"))
     return str(environment.get("gpu") or environment.get("cpu") or "")
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _count(many: int, word: str) -> str:
+    return f"{many} {word}{'' if many == 1 else 's'}"
 
 
 def _lines(study: Study) -> list[Line]:
@@ -257,7 +255,7 @@ def _environment(study: Study) -> Table:
 
 
 def _machine(run: Run) -> dict[str, Any]:
-    plain = dict(run.start.get("environment") or {})
+    plain = dict(table(run.start.get("environment")))
     git = plain.pop("git", None)
     if isinstance(git, dict):
         plain["git"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
@@ -265,7 +263,7 @@ def _machine(run: Run) -> dict[str, Any]:
 
 
 def _run(label: str, run: Run) -> dict[str, str]:
-    found, saved, time = metric_of(run), series.number((run.end or {}).get("saved")), series.seconds(run)
+    found, saved, time = metric_of(run), number((run.end or {}).get("saved")), series.seconds(run)
     state = "finished" if run.end is not None else f"{len(run.epochs)} of {run.settings.epochs} epochs"
     return {
         "name": run.name,

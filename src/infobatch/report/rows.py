@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..lab.comparison import table
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
 from .figure import Figure, Key, href, metric, patch, signed, styles
@@ -192,12 +193,10 @@ def _shares(study: Study, label: str) -> list[float] | None:
     """Of all samples trained on, the percentage in each class of weights."""
     counts = [0.0] * len(WEIGHTS)
     for fact in (fact for run in study.shown(label) for fact in run.epochs):
-        table = fact.get("weights")
-        if isinstance(table, dict):
-            for value, count in zip(
-                numbers(table.get("values")) or [], numbers(table.get("counts")) or [], strict=False
-            ):
-                if value is not None and count is not None:
-                    counts[next(place for place, (top, *_) in enumerate(WEIGHTS) if value <= top)] += count
+        known = table(fact.get("weights"))
+        values, times = numbers(known.get("values")) or [], numbers(known.get("counts")) or []
+        for value, count in zip(values, times, strict=False):
+            if value is not None and count is not None:
+                counts[next(place for place, (top, *_) in enumerate(WEIGHTS) if value <= top)] += count
     total = sum(counts)
     return [100 * count / total for count in counts] if total > 0 else None

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..lab.comparison import Comparison, compare, group, partner_of
+from ..lab.comparison import Comparison, compare, group, number, partner_of, table
 from ..lab.records import Fact, Run
 
-MOST_POINTS = 240
-"""Of a curve. Longer ones are thinned evenly, the last point always kept."""
+MOST_POINTS, ALL_POINTS = 240, 1600
+"""Of one curve, and of all curves of a figure. Longer ones are thinned evenly, the last point always kept."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Study:
     @property
     def runs(self) -> list[Run]:
         return [run for members in self.sets.values() for run in members]
+
+    @property
+    def points(self) -> int:
+        """How many a curve may have: fewer where there are many curves, so that the page stays small."""
+        return max(20, min(MOST_POINTS, ALL_POINTS // len(self.sets)))
 
     def shown(self, label: str) -> list[Run]:
         """The finished runs of a label; where none has finished, those there are."""
@@ -65,13 +70,6 @@ class Curve:
     n: tuple[int, ...]
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
 def numbers(values: Any) -> list[float | None] | None:
     """A list of finite numbers, None where one is not; None where it is no list or has no number."""
     if not isinstance(values, list):
@@ -100,12 +98,12 @@ def track(run: Run, value: Callable[[Fact], float | None], *, by_samples: bool =
     return found
 
 
-def averaged(tracks: Iterable[Track]) -> Curve:
+def averaged(tracks: Iterable[Track], most: int) -> Curve:
     columns: dict[int, list[tuple[float, float]]] = {}
     for one in tracks:
         for epoch, point in one.items():
             columns.setdefault(epoch, []).append(point)
-    epochs = thinned(sorted(columns))
+    epochs = thinned(sorted(columns), most)
     points = [columns[epoch] for epoch in epochs]
     return Curve(
         tuple(epochs),
@@ -126,7 +124,11 @@ def _spread(values: list[float]) -> float:
 
 def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -> Callable[[Study, str], Curve]:
     """The mean over a label's runs."""
-    return lambda study, label: averaged(track(run, value, by_samples=by_samples) for run in study.shown(label))
+
+    def curve(study: Study, label: str) -> Curve:
+        return averaged((track(run, value, by_samples=by_samples) for run in study.shown(label)), study.points)
+
+    return curve
 
 
 def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Curve]:
@@ -134,7 +136,7 @@ def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
 
     def curve(study: Study, label: str) -> Curve:
         some = any(pruned(one) for run in study.shown(label) for one in run.epochs)
-        return all_of(value)(study, label) if some else averaged([])
+        return all_of(value)(study, label) if some else averaged([], study.points)
 
     return curve
 
@@ -147,10 +149,14 @@ def gap(name: str) -> Callable[[Study, str], Curve]:
         ours, theirs = track(run, fact(name)), track(full, fact(name))
         return {epoch: (float(epoch), ours[epoch][1] - theirs[epoch][1]) for epoch in ours if epoch in theirs}
 
-    return lambda study, label: averaged(between(*pair) for pair in study.pairs(label) if not pair[0].settings.steps)
+    def curve(study: Study, label: str) -> Curve:
+        pairs = [pair for pair in study.pairs(label) if not pair[0].settings.steps]
+        return averaged((between(*pair) for pair in pairs), study.points)
+
+    return curve
 
 
-def thinned(values: Sequence[int], most: int = MOST_POINTS) -> list[int]:
+def thinned(values: Sequence[int], most: int) -> list[int]:
     """Every k-th, counted from the end.
 
     >>> thinned([1, 2, 3, 4, 5, 6, 7], most=4)
@@ -180,7 +186,7 @@ def effective(epoch: Fact) -> float | None:
 
 
 def largest_weight(epoch: Fact) -> float | None:
-    values = numbers((epoch.get("weights") or {}).get("values"))
+    values = numbers(table(epoch.get("weights")).get("values"))
     return max(value for value in values if value is not None) if values else None
 
 
@@ -192,7 +198,7 @@ def cost(run: Run) -> float | None:
 
 
 def seconds(run: Run, part: str = "total") -> float | None:
-    return number(((run.end or {}).get("seconds") or {}).get(part))
+    return number(table((run.end or {}).get("seconds")).get(part))
 
 
 def planning(run: Run) -> float | None:
@@ -202,9 +208,8 @@ def planning(run: Run) -> float | None:
 
 
 def epoch_seconds(epoch: Fact) -> float | None:
-    parts = epoch.get("seconds")
-    known = [number(part) for part in parts.values()] if isinstance(parts, dict) else []
-    return math.fsum(part for part in known if part is not None) if known else None
+    known = [part for part in map(number, table(epoch.get("seconds")).values()) if part is not None]
+    return math.fsum(known) if known else None
 
 
 def class_saving(run: Run) -> list[float | None] | None:

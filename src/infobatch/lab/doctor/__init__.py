@@ -1,0 +1,133 @@
+"""Looks at a person's own loader: does every loss reach its sample, and if not, why, and what mends it.
+
+``examine("train:loader")`` runs two epochs of the loader that ``train.py`` makes, through the same ``update`` that
+training calls. All of it happens on copies: the loader, its sampler and the training data stay as they are.
+
+    case       what a person trains with
+    tracing    which sample is in which row of a batch, by its content
+    trials     some passes, and where each loss went
+    bench      trials of a case: as it is, and with the remedy
+    findings   the questions and their answers
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import InfoBatchWarning, InputError, message
+from . import findings
+from .bench import Bench
+from .case import Case, find, load
+from .findings import Check, Status
+from .trials import Trial, tail
+
+__all__ = ["Check", "Diagnosis", "Status", "examine"]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    target: str
+    loader: str
+    """In words."""
+    samples: int
+    """How many samples of the data set were looked at."""
+    epochs: int
+    """How many passes were made."""
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(check.status == "problem" for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        status = Counter(check.status for check in self.checks)
+        if not self.ok:
+            return f"Not yet: see {', '.join(check.name for check in self.checks if check.status == 'problem')}."
+        if status["not checkable"]:
+            return f"No problem found, but {status['not checkable']} of {len(self.checks)} checks could not be made."
+        if any(check.name == "wrapping" and check.status == "warning" for check in self.checks):
+            return "Nothing is pruned yet. With the lines above, every loss would reach its sample."
+        return "Every loss reaches its sample."
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok, "verdict": self.verdict}
+
+
+def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagnosis:
+    """Examine MODULE:NAME of the current folder: a loader, or a function that returns one, or (train_data, loader).
+
+    ``limit`` looks at the first so many samples of the data set alone.
+    """
+    for name, value in (("epochs", epochs), ("limit", 1 if limit is None else limit)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(message(f"{name} as a whole number of at least 1", repr(value), "Leave it out."))
+    with _undisturbed(), tempfile.TemporaryDirectory(prefix="infobatch-doctor-") as folder:
+        try:
+            given = load(target)
+        except InputError:
+            raise
+        except Exception as error:
+            return Diagnosis(target, "none", 0, 0, (Check("import", "problem", tail(error), findings.YOURS),))
+        return _diagnose(target, find(given), epochs, limit, Path(folder))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The current folder can be imported from, and random numbers go on afterwards as if nothing had been drawn."""
+    path, python, numpys = list(sys.path), random.getstate(), np.random.get_state()
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", InfoBatchWarning)  # they would speak of losses that are running numbers
+            yield
+    finally:
+        sys.path[:] = path
+        random.setstate(python)
+        np.random.set_state(numpys)
+
+
+def _diagnose(target: str, case: Case, epochs: int, limit: int | None, folder: Path) -> Diagnosis:
+    readable = findings.data_set(case)
+    if readable.status == "problem":
+        return Diagnosis(target, str(case), 0, 0, (readable,))
+    size = min(len(case.dataset), limit or len(case.dataset))
+    checks = [readable, findings.wrapping(case), findings.sampler(case), findings.batch_sampler(case)]
+    checks += [findings.workers(case), findings.drop_last(case, size)]
+    bench = Bench(case, size, epochs, folder)
+    trial = bench.with_ours() if case.data is None else bench.as_it_is()
+    if trial is None:
+        checks.append(findings.out_of_reach(case))
+    else:
+        checks += _after(case, bench, trial.run(epochs))
+    made = tuple(check for check in checks if check is not None)
+    return Diagnosis(target, str(case), size, len(trial.walks) if trial is not None else 0, made)
+
+
+def _after(case: Case, bench: Bench, trial: Trial) -> list[Check | None]:
+    """What the passes showed. Where training would have stopped, the remedy is tried, too."""
+    failed, mended, lookahead = trial.failed, None, 0
+    if failed is not None and not failed.crash and not failed.changed_counts and (case.around or not case.ours):
+        mended, lookahead = bench.mend()
+    checks = [findings.passes(case, trial), findings.reading_ahead(case, trial, mended, lookahead)]
+    checks.append(findings.batch_size(trial))
+    if not trial.crashed:
+        order = bench.order(mended or trial)
+        checks += [findings.losses(trial, order), findings.order_inside(order, mended or trial)]
+        checks += [findings.every_sample(case, trial), findings.positions(trial), findings.copies(trial)]
+        checks.append(findings.cost(case, trial))
+    if mended is not None:
+        checks.append(findings.remedy(case, mended, lookahead))
+    return checks

@@ -1,0 +1,150 @@
+"""What a person trains with: found by its name, and described."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import BatchSampler, Dataset, Sampler
+from torch.utils.data import DataLoader as TorchLoader
+
+from ...dataset import Pruned
+from ...errors import InputError, message
+from ...loader import Carry, DataLoader
+from ..settings import near
+
+
+@dataclass(frozen=True)
+class Case:
+    given: Any
+    """What the loop walks over: the loader, or something around it."""
+    inner: TorchLoader[Any] | None
+    """The loader of torch's kind in it."""
+    data: Pruned | None
+    dataset: Any
+    """The data set whose positions count."""
+
+    @property
+    def ours(self) -> bool:
+        return isinstance(self.inner, DataLoader)
+
+    @property
+    def around(self) -> bool:
+        return self.given is not self.inner
+
+    @property
+    def samplers(self) -> list[Any]:
+        """From the one that makes batches to the one that draws first."""
+        found: list[Any] = []
+        todo = [] if self.inner is None else [self.inner.batch_sampler or self.inner.sampler]
+        while todo and len(found) < 8:
+            found.append(todo.pop())
+            inside = vars(found[-1]).values() if hasattr(found[-1], "__dict__") else ()
+            todo += [one for one in inside if isinstance(one, Sampler) and not any(one is other for other in found)]
+        return found
+
+    @property
+    def own_batches(self) -> Any:
+        """A batch sampler that is not torch's."""
+        batches = self.inner.batch_sampler if self.inner is not None else None
+        known = type(batches).__module__.startswith(("torch.", "torchdata."))
+        return None if batches is None or known else batches
+
+    @property
+    def draws_from_plan(self) -> bool:
+        return self.data is not None and any(one is self.data.sampler for one in self.samplers)
+
+    @property
+    def batch_size(self) -> int | None:
+        """None where samples come one by one."""
+        assert self.inner is not None
+        makes = self.inner.batch_sampler or self.inner.sampler
+        if self.inner.batch_size is None and (makes is self.inner.batch_sampler or isinstance(makes, BatchSampler)):
+            return int(getattr(makes, "batch_size", None) or 1)
+        return self.inner.batch_size
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        assert self.inner is not None
+        collate: Callable[[Any], Any] = self.inner.collate_fn
+        return collate.collate if isinstance(collate, Carry) else collate
+
+    def line(self, lookahead: int = 0) -> str:
+        """The call of infobatch.DataLoader that stands for this loader."""
+        if self.inner is None:
+            return "loader = infobatch.DataLoader(train_data, ...)"
+        own = self.own_batches if self.draws_from_plan else None
+        batches = f"batch_sampler={type(own).__name__}(train_data.sampler, ...)" if own is not None else ""
+        known = str(getattr(self.collate, "__module__", "")).startswith("torch.")
+        shown = {
+            "num_workers": self.inner.num_workers,
+            "collate_fn": None if known else getattr(self.collate, "__name__", "..."),
+            "drop_last": self.inner.drop_last and not batches,
+            "pin_memory": self.inner.pin_memory,
+            "persistent_workers": self.inner.persistent_workers,
+            "lookahead": lookahead,
+        }
+        first = batches or f"batch_size={self.batch_size}"
+        rest = [f"{name}={value}" for name, value in shown.items() if value]
+        return f"loader = infobatch.DataLoader(train_data, {', '.join([first, *rest])})"
+
+    def __str__(self) -> str:
+        if self.inner is None:
+            return f"{type(self.given).__name__}, with no torch loader in it"
+        around = f"{type(self.given).__name__} around " if self.around else ""
+        name = "infobatch.DataLoader" if self.ours else type(self.inner).__name__
+        wrapped = f"{type(self.data).__name__} of " if self.data is not None else ""
+        return f"{around}{name} over {wrapped}{type(self.dataset).__name__}"
+
+
+def load(target: str) -> Any:
+    """What MODULE:NAME is; what it returns, if it is a function. Errors of the module's own come as they are."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name.isidentifier():
+        raise InputError(message("MODULE:NAME, as train:loader", repr(target), "NAME is a loader, or makes one."))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name != module_name:
+            raise
+        here = [path.stem for path in Path.cwd().glob("*.py")]
+        raise InputError(message("a module of this folder", repr(module_name), near(module_name, here))) from None
+    if not hasattr(module, name):
+        names = [known for known in vars(module) if not known.startswith("_")]
+        raise InputError(message(f"a name in {module_name}", repr(name), near(name, names)))
+    found = getattr(module, name)
+    return found() if callable(found) and not hasattr(found, "__iter__") else found
+
+
+def find(given: Any) -> Case:
+    """The loader and the data in what was named: a loader, something around one, or (train_data, loader)."""
+    told = None
+    if isinstance(given, (tuple, list)) and len(given) == 2 and hasattr(given[1], "__iter__"):
+        told, given = given
+    if isinstance(given, (Dataset, Tensor, str, dict, list, tuple)) or not hasattr(given, "__iter__"):
+        remedy = "NAME is a DataLoader, something around one, or a function that returns it or (train_data, loader)."
+        raise InputError(message("a loader", type(given).__name__, remedy))
+    inner = _loader_in(given, 3)
+    dataset = inner.dataset if inner is not None and not isinstance(told, Pruned) else told
+    if dataset is None:
+        remedy = "Return both from a function: return train_data, loader."
+        raise InputError(message("a loader with a data set in it", type(given).__name__, remedy))
+    data = dataset if isinstance(dataset, Pruned) else None
+    return Case(given, inner, data, dataset if data is None else data.dataset)
+
+
+def holds_pruned(dataset: Any, depth: int = 5) -> bool:
+    """Whether training data are inside a Subset or the like."""
+    inside = getattr(dataset, "dataset", None)
+    return isinstance(inside, Pruned) or (depth > 0 and inside is not None and holds_pruned(inside, depth - 1))
+
+
+def _loader_in(thing: Any, depth: int) -> TorchLoader[Any] | None:
+    if isinstance(thing, TorchLoader):
+        return thing
+    inside = vars(thing).values() if hasattr(thing, "__dict__") and depth else ()
+    return next((found for one in inside if (found := _loader_in(one, depth - 1)) is not None), None)
