@@ -138,8 +138,7 @@ def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """An image classifier with fresh weights from the library's default configuration, as transformers:vit."""
     try:
-        from transformers import AutoConfig, AutoModelForImageClassification
-        from transformers import CONFIG_MAPPING
+        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForImageClassification
     except ImportError as error:
         raise InputError(
             message("transformers installed, for its models", str(error), "pip install transformers")
