@@ -13,12 +13,12 @@ PACKAGE = Path(infobatch.__file__).parent
 
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
-    ["errors", "reference", "order"],
-    ["plan", "schedules", "distributed", "memory"],
+    ["errors", "reference", "order", "cards"],
+    ["plan", "schedules", "distributed", "memory", "values"],
     ["scorebook", "telemetry", "checkpoint", "choices"],
     ["policies", "checks", "ledger"],
-    ["sampler"],
-    ["methods", "views"],
+    ["sampler", "method"],
+    ["methods", "variations", "views"],
     ["sharding", "looking"],
     ["dataset"],
     ["loader", "pacing"],

@@ -91,8 +91,9 @@ def scaled_to(sizes: Tensor, total: float, floor: float) -> Tensor:
 
     The sum is a piecewise linear, rising function of c: Newton's step from inside a bracket finds it.
     """
-    low, high = 0.0, 2.0 / max(float(sizes[sizes > 0].min()), 1e-300) if bool((sizes > 0).any()) else 1.0
-    scale = total / max(float(sizes.sum()), 1e-300)
+    sizes = sizes.clamp(min=1e-9 * float(sizes.max()))  # nobody's chance is out of reach
+    low, high = 0.0, 2.0 / float(sizes.min())
+    scale = total / float(sizes.sum())
     for _ in range(100):
         chances = (sizes * scale).clamp(floor, 1.0)
         off = float(chances.sum()) - total
@@ -197,6 +198,8 @@ def kmeans_1d(values: Tensor, groups: int, rounds: int = 100) -> Tensor:
     known = ~torch.isnan(values)
     ordered = values[known].double().sort().values
     count = ordered.numel()
+    if not count:
+        return torch.full_like(values, -1, dtype=torch.int64)
     sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
     cuts = torch.linspace(0, count, groups + 1, device=values.device).round().long()
     for _ in range(rounds):
@@ -321,8 +324,8 @@ def both_sides(plan: Plan, floor: float, generator: torch.Generator) -> Plan:
     """As many samples as the plan has, but some of those it left out, too, and weights that make up for it.
 
     Two strata: the plan's samples and the others. Of the others a share ``floor`` comes at weight 1/floor, in the
-    place of as many of the plan's (up to half of them), chosen at random; both are weighed up to stand for their stratum. So the weights
-    sum to N, and the expected gradient is that of all data.
+    place of as many of the plan's (up to half of them), chosen at random; both are weighed up to stand for their
+    stratum. So the weights sum to N, and the expected gradient is that of all data.
     """
     inside = plan.table != 0
     outside = plan.size - plan.kept
@@ -343,7 +346,7 @@ def with_floor(plan: Plan, labels: Tensor, floor: float, generator: torch.Genera
     labels = labels.to(plan.table.device)
     table, inside = plan.table.clone(), plan.table != 0
     plain = bool((table[inside] == 1).all())
-    for label in labels.unique().tolist():
+    for label in torch.bincount(labels).nonzero().squeeze(1).tolist():
         members = labels == label
         have = members & inside
         kept, want = int(have.sum()), math.ceil(floor * int(members.sum()))

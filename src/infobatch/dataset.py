@@ -17,7 +17,7 @@ from .distributed import Ranks, agree, find, gather
 from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
 from .ledger import Pass, Where
 from .looking import Look
-from .methods import Method
+from .method import Method
 from .plan import Plan, ShardPlan
 from .policies import Rounding, rule_of
 from .sampler import PlanSampler

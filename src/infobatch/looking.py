@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .distributed import Ranks, gather, share
 from .errors import MisalignedError, message
-from .methods import Method
+from .method import Method
 from .scorebook import UNSEEN, ScoreBook
 
 

@@ -93,7 +93,7 @@ def confidence() -> Memory:
 
 
 def streak(share: float) -> Memory:
-    """How many times in a row a sample's loss was among the highest ``share`` of those that came."""
+    """How many times in a row a sample's loss was among the share*N highest that came."""
     return Memory({"streak": 0.0}, partial(_streak, share=share))
 
 
@@ -156,6 +156,6 @@ def _streak(columns: Columns, losses: Tensor, came: Columns, *, share: float) ->
     count = int(arrived.sum())
     if not count:
         return {}
-    rank = max(1, count - round(share * count))
+    rank = max(1, count - round(share * losses.numel()))
     edge = torch.where(arrived, losses, torch.inf).kthvalue(rank).values
     return {"streak": torch.where(losses > edge, columns["streak"] + 1, 0.0)}

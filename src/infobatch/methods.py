@@ -11,9 +11,9 @@ infobatch(ratio=0.5, delta=0.875)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,50 +22,11 @@ from . import choices, memory, policies
 from .choices import Book, Seen
 from .errors import InputError, message
 from .memory import Memory
-from .plan import Plan, generator_for
-from .plan import full as full_plan
+from .method import Method as Method
+from .plan import Plan
 from .policies import MOST, Policy, Rounding
 from .schedules import Moment, Schedule, after, all_of, until
-
-
-def _any_number(num_epochs: int) -> None:
-    del num_epochs
-
-
-@dataclass(frozen=True)
-class Method:
-    """A policy that says whom to keep, and a schedule that says when to ask it."""
-
-    name: str
-    settings: dict[str, Any]
-    policy: Policy
-    schedule: Schedule
-    rescale: bool = True
-    check: Callable[[int], None] = _any_number
-    """Refuses a number of epochs under which the method cannot do what it promises."""
-    memory: Memory | None = None
-    """What it remembers of each sample besides the last score."""
-    needs: frozenset[str] = frozenset()
-    """What it needs besides losses: "confidence" with each update, "hidden" for a look at those left out."""
-    score: Literal["loss", "batch"] = "loss"
-    """What an update records: each sample's loss, or the mean loss of its batch."""
-    around: tuple[Callable[[Plan, torch.Generator], Plan], ...] = ()
-    """What is done to each pruned plan: guards, and weights that make up for those left out."""
-
-    def draw(self, book: Book, moment: Moment, seed: int) -> Plan:
-        """The plan of one epoch: a pure function of the scores, the epoch and the seed."""
-        generator = generator_for(seed, moment.epoch, book.scores.device)
-        if not self.schedule(moment):
-            return full_plan(book.size, moment.epoch, generator)
-        plan = self.policy(book, moment, generator)
-        if not self.rescale:
-            plan = Plan(plan.epoch, plan.indices, (plan.table != 0).float())
-        for change in self.around:
-            plan = change(plan, generator)
-        return plan
-
-    def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
+from .values import count, labels_of, part, ratio_of, share_of
 
 
 def infobatch(
@@ -81,7 +42,7 @@ def infobatch(
     ``delta=1`` turns annealing off, ``rescale=False`` the weights (Table 4). ``rounding="paper"`` keeps
     int((1-r)m) samples at weight 1/(1-r) in place of the exact count and weight.
     """
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     if rounding not in ("exact", "paper"):
         raise InputError(message('rounding "exact" or "paper"', repr(rounding), "Leave it out for exact."))
     if not isinstance(rescale, bool):
@@ -106,7 +67,7 @@ def tiers(
     warmup: int = 0,
 ) -> Method:
     """The papers' more aggressive setting: 0.75 for the lowest 20 %, 0.5 from there up to the mean."""
-    ratio, low_ratio, low_share = _ratio(ratio), _ratio(low_ratio), _share("low_share", low_share)
+    ratio, low_ratio, low_share = ratio_of(ratio), ratio_of(low_ratio), share_of("low_share", low_share)
     policy = partial(policies.below_mean_in_tiers, ratio=ratio, low_ratio=low_ratio, low_share=low_share)
     return _method("tiers", policy, delta, warmup, ratio=ratio, low_ratio=low_ratio, low_share=low_share)
 
@@ -119,26 +80,26 @@ def author_tiers(delta: float = 0.875, *, warmup: int = 0) -> Method:
 
 def above_mean(ratio: float = 0.5, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """Table 5's opposite: prune among the samples above the mean."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     return _method("above_mean", partial(policies.above_mean, ratio=ratio), delta, warmup, ratio=ratio)
 
 
 def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """Table 5's control: prune anyone with probability ``ratio``, with rescaling and annealing."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     return _method("random", partial(policies.uniform, ratio=ratio), delta, warmup, ratio=ratio)
 
 
 def random_star(ratio: float = 0.3) -> Method:
     """Table 1's Random*: a fresh random subset every epoch, the first included; no rescaling, no annealing."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     policy = partial(policies.uniform, ratio=ratio, unscored=True)
     return _method("random_star", policy, 1.0, 0, False, ratio=ratio)
 
 
 def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warmup: int = 0) -> Method:
     """Ask for a share of the whole run: a controller sets each epoch's threshold so that the run ends there."""
-    share, ratio = _share("saving", share), _ratio(ratio)
+    share, ratio = share_of("saving", share), ratio_of(ratio)
     if ratio == 0:
         raise InputError(message("a ratio above 0", "0", "The ratio is the share that goes among the prunable."))
     schedule = all_of(until(delta), after(warmup))
@@ -156,7 +117,7 @@ def rising(
     ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
 ) -> Method:
     """Our own: keep with a chance ~ H**power, at least ``floor``; exactly (1-ratio)N a pruned epoch; weights 1/p."""
-    ratio, floor = _ratio(ratio), _share("floor", floor)
+    ratio, floor = ratio_of(ratio), share_of("floor", floor)
     if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
         raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
     policy = partial(choices.rising, ratio=ratio, power=float(power), floor=floor)
@@ -165,16 +126,16 @@ def rising(
 
 def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
     """Raju et al. 2021: the highest average losses, a share ``epsilon`` of the budget by lot; every ten epochs."""
-    ratio, epsilon, share = _ratio(ratio), _share("epsilon", epsilon), _part("share", share)
-    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=_count("every", every))
+    ratio, epsilon, share = ratio_of(ratio), share_of("epsilon", epsilon), part("share", share)
+    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=count("every", every))
     settings = {"ratio": ratio, "epsilon": epsilon, "share": share, "every": every}
     return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.held())
 
 
 def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 10) -> Method:
     """Raju et al. 2021: the highest average loss plus ``c`` times its spread; chosen anew every ten epochs."""
-    ratio, share = _ratio(ratio), _part("share", share)
-    policy = partial(choices.upper_bound, ratio=ratio, c=float(c), every=_count("every", every))
+    ratio, share = ratio_of(ratio), part("share", share)
+    policy = partial(choices.upper_bound, ratio=ratio, c=float(c), every=count("every", every))
     settings = {"ratio": ratio, "c": float(c), "share": share, "every": every}
     return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.held())
 
@@ -184,8 +145,8 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
 
     ``update`` needs the keyword ``confidence``.
     """
-    ratio = _ratio(ratio)
-    policy = partial(choices.least_uncertain_go, ratio=ratio, length=_count("window", window, 2))
+    ratio = ratio_of(ratio)
+    policy = partial(choices.least_uncertain_go, ratio=ratio, length=count("window", window, 2))
     return _rival(
         "dynamic_uncertainty",
         {"ratio": ratio, "window": window},
@@ -198,9 +159,9 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
 
 def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: float = 0.875) -> Method:
     """SeTa (CVPR 2025): a random (1-ratio)N, of which a window of loss groups slides from easy to hard."""
-    ratio, share = _ratio(ratio), _part("share", share)
+    ratio, share = ratio_of(ratio), part("share", share)
     until(delta)
-    policy = partial(choices.window_of_groups, ratio=ratio, groups=_count("groups", groups), share=share, delta=delta)
+    policy = partial(choices.window_of_groups, ratio=ratio, groups=count("groups", groups), share=share, delta=delta)
     return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
 
 
@@ -210,7 +171,7 @@ def kakurenbo(ratio: float = 0.3, *, sure: float = 0.7, steps: tuple[float, ...]
     ``update`` needs the keyword ``confidence``, and each epoch ends with a look at the hidden (``hidden``,
     ``observe``). The source lets the learning rate grow: take compensate="lr".
     """
-    ratio, sure = _ratio(ratio), _part("sure", sure)
+    ratio, sure = ratio_of(ratio), part("sure", sure)
     policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=tuple(float(step) for step in steps))
     return _rival(
         "kakurenbo",
@@ -237,20 +198,20 @@ def ies(bound: float = 1e-3) -> Method:
 
 def rs2(ratio: float = 0.3) -> Method:
     """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N an epoch, shuffled anew when it is used up."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     return _rival("rs2", {"ratio": ratio}, partial(choices.least_visited, ratio=ratio), memory.visits())
 
 
 def order_dp(some: float = 0.8, best: float = 0.375) -> Method:
     """OrderDP (ICLR 2026): a random share ``some`` of all, of these the share ``best`` with the highest losses."""
-    some, best = _part("some", some), _part("best", best)
+    some, best = part("some", some), part("best", best)
     policy = partial(choices.top_of_some, some=some, best=best)
     return _rival("order_dp", {"some": some, "best": best}, policy)
 
 
 def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
     """RCAP: class budgets by the root of their losses, and inside a class a draw by softmax of the clipped loss."""
-    ratio, labels = _ratio(ratio), _labels(labels)
+    ratio, labels = ratio_of(ratio), labels_of(labels)
     if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature > 0:
         raise InputError(message("a temperature above 0", repr(temperature), "1 is the default."))
     policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=float(temperature))
@@ -259,14 +220,14 @@ def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Met
 
 def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
     """ESWP: a draw in proportion to w = b1*s + (1-b1)*l, with s the slow average of the losses."""
-    ratio, b1, b2 = _ratio(ratio), _part("b1", b1), _part("b2", b2)
+    ratio, b1, b2 = ratio_of(ratio), part("b1", b1), part("b2", b2)
     policy = partial(choices.by_weight, ratio=ratio)
     return _rival("eswp", {"ratio": ratio, "b1": b1, "b2": b2}, policy, memory.evolved(b1, b2))
 
 
 def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
     """BLS (CVPR 2026): ``inner`` (InfoBatch, if left out) with scores that need a batch's mean loss alone."""
-    inner, share = infobatch() if inner is None else inner, _part("share", share)
+    inner, share = infobatch() if inner is None else inner, part("share", share)
     return replace(
         inner,
         name="bls",
@@ -293,89 +254,8 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 
-# ---- any method, with a difference -----------------------------------------------------------------------------
-
-
-def unbiased(method: Method, floor: float = 0.25) -> Method:
-    """The method, with some of those it would leave out, and weights that sum to N: its budget is the same.
-
-    A share ``floor`` of the left-out comes at weight 1/floor in the place of as many of the others, so the expected
-    gradient is that of all data. Methods that are unbiased already stay as they are.
-
-    >>> unbiased(seta())
-    seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
-    """
-    floor = _share("floor", floor)
-    if method.rescale:
-        return method
-    return replace(
-        method,
-        settings={**method.settings, "unbiased": floor},
-        around=(*method.around, partial(_both_sides, floor=floor)),
-    )
-
-
-def plain(method: Method) -> Method:
-    """The method with every weight 1.
-
-    >>> plain(random(0.3))
-    random(ratio=0.3, delta=0.875, rescale=False)
-    """
-    return replace(method, settings={**method.settings, "rescale": False}, rescale=False)
-
-
-def annealed(method: Method, delta: float = 0.875) -> Method:
-    """The method up to ``delta`` of the run, and all data from there on; ``delta=1`` is the method as it is."""
-    if delta == 1:
-        return method
-    return replace(
-        method,
-        settings={**method.settings, "annealed": float(delta)},
-        schedule=all_of(method.schedule, until(delta)),
-    )
-
-
-def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
-    """The method, with at least a share ``floor`` of each class (or group) in every plan."""
-    floor, labels = _part("floor", floor), _labels(labels)
-    return replace(
-        method,
-        settings={**method.settings, "class_floor": floor},
-        around=(*method.around, partial(_with_floor, labels=labels, floor=floor)),
-    )
-
-
-def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
-    """The method, without favour for samples that stay high: their labels may be wrong.
-
-    A sample whose loss was among the highest ``share`` of its epoch ``patience`` times in a row is shown to the
-    method with the median score, so that it is as likely to be left out as a common one.
-    """
-    share, patience = _share("share", share), _count("patience", patience)
-    return replace(
-        method,
-        settings={**method.settings, "noise_guard": share, "patience": patience},
-        policy=partial(_without_favour, policy=method.policy, patience=patience),
-        memory=memory.streak(share) | method.memory,
-    )
-
-
 def _on_column(book: Book, moment: Moment, generator: torch.Generator, *, column: str, policy: Policy) -> Plan:
     return policy(Seen(book.memory[column], book.planned, book.memory), moment, generator)
-
-
-def _both_sides(plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
-    return choices.both_sides(plan, floor, generator)
-
-
-def _with_floor(plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
-    return choices.with_floor(plan, labels, floor, generator)
-
-
-def _without_favour(book: Book, moment: Moment, generator: torch.Generator, *, policy: Policy, patience: int) -> Plan:
-    suspect = book.memory["streak"] >= patience
-    calm = torch.where(suspect, book.scores.nanmedian(), book.scores)
-    return policy(Seen(calm, book.planned, book.memory), moment, generator)
 
 
 def _rival(
@@ -390,76 +270,12 @@ def _rival(
     return Method(name, settings, policy, schedule or until(1.0), rescale=False, memory=memory, needs=needs)
 
 
-@dataclass(frozen=True)
-class Card:
-    """A method in a line of a table."""
-
-    source: str
-    leaves_out: str
-    cost: str = "O(N): a mean and a draw"
-    """Of a plan for N samples, beside the shuffle that any epoch pays."""
-    weights: str = "unbiased"
-    needs: str = "losses"
-
-
-_RANK, _DRAW = "O(N): a k-th value and a draw", "O(N): a draw"
-CARDS: dict[str, Card] = {
-    "full": Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"),
-    "infobatch": Card("the paper, eq. 3", "a share `ratio` of the samples with a loss below the mean"),
-    "tiers": Card("the papers", "75 % of the lowest fifth, 50 % from there up to the mean", _RANK),
-    "author_tiers": Card("the author's script", "75 % below the 20th percentile, 50 % up to the 85th", _RANK),
-    "above_mean": Card("the paper, Table 5", "a share of those above the mean: the paper's opposite"),
-    "random": Card("the paper, Table 5", "anyone: the control to compare with", _DRAW),
-    "random_star": Card("the paper, Table 1", "anyone, from the first epoch to the last", _DRAW, "all 1", "nothing"),
-    "saving": Card("this package", "as many as it takes to save 40 % of the whole run", _RANK),
-}
-
-
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
     schedule = all_of(until(delta), after(warmup))
     settings |= {"delta": float(delta), "warmup": warmup, "rescale": rescale}
     plain = {"warmup": 0, "rescale": True, "rounding": "exact"}
     shown = {key: value for key, value in settings.items() if plain.get(key) != value}
     return Method(name, shown, policy, schedule, rescale)
-
-
-def _ratio(ratio: float) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
-        raise InputError(
-            message(
-                "a ratio in [0, 1)",
-                repr(ratio),
-                "It is the share pruned among the prunable; the papers use 0.5.",
-            )
-        )
-    return float(ratio)
-
-
-def _part(name: str, part: float) -> float:
-    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
-        raise InputError(message(f"{name} in (0, 1]", repr(part), "It is a share."))
-    return float(part)
-
-
-def _count(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), "It is a count."))
-    return value
-
-
-def _labels(labels: Any) -> Tensor:
-    labels = torch.as_tensor(labels)
-    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not labels.numel():
-        raise InputError(message("labels as whole numbers, one a sample", str(labels.shape), "Pass the targets."))
-    if int(labels.min()) < 0:
-        raise InputError(message("labels from 0 on", str(int(labels.min())), "Leave out samples without a class."))
-    return labels.long()
-
-
-def _share(name: str, share: float) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InputError(message(f"{name} in (0, 1)", repr(share), "0.4 means 40 %."))
-    return float(share)
 
 
 def _reachable(num_epochs: int, share: float, schedule: Schedule) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
-from .. import methods
+import torch
+from torch import Tensor
+
+from .. import methods, variations
 from ..errors import InputError, message
-from ..methods import Method
+from ..method import Method
 from .ideas import TRIALS, combine
 
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
@@ -97,8 +100,8 @@ class Settings:
         """Twelve characters that differ where any setting does."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
 
-    def make_method(self) -> Method:
-        return parse_method(self.method)
+    def make_method(self, labels: Tensor | None = None) -> Method:
+        return parse_method(self.method, labels)
 
     def resumes(self, other: dict[str, Any]) -> bool:
         """Whether a run with the settings of a record or checkpoint may go on with these."""
@@ -110,27 +113,44 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 """Settings that say where a run goes and how fast, not what it learns: a resumed run may take others."""
 
 
-def parse_method(text: str) -> Method:
-    """
+VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
+
+
+def parse_method(text: str, labels: Tensor | None = None) -> Method:
+    """A method from its text; ``labels`` are the classes of the training samples, for those that ask for them.
+
     >>> parse_method("infobatch:ratio=0.3")
     infobatch(ratio=0.3, delta=0.875)
+    >>> parse_method("seta:unbiased=0.25,annealed=0.9")
+    seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25, annealed=0.9)
     """
     name, _, rest = text.partition(":")
     known = {**TRIALS, **methods.METHODS}
     if name not in known:
         raise InputError(message("a method", repr(name), near(name, methods.METHODS)))
     maker = known[name]
-    allowed, given = inspect.signature(maker).parameters, {}
+    classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
+    own = [key for key in inspect.signature(maker).parameters if key != "labels"]
+    allowed, given = [*own, *VARIATIONS], {}
     for part in filter(None, rest.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in allowed or not equals:
-            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(allowed) or 'none'})"
+            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(own) or 'none'})"
             raise InputError(message(expected, repr(part), near(key, allowed)))
         try:
             given[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             given[key] = value
-    return maker(**given)
+    asked = {key: given.pop(key) for key in VARIATIONS if key in given}
+    if "labels" in inspect.signature(maker).parameters:
+        given["labels"] = classes
+    if isinstance(given.get("inner"), str):
+        given["inner"] = parse_method(given["inner"], labels)
+    method = maker(**given)
+    for key, value in asked.items():
+        vary = getattr(variations, key)
+        method = vary(method, classes, value) if key == "class_floor" else vary(method, value)
+    return method
 
 
 def near(name: str, known: Iterable[str]) -> str:
