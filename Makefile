@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
-DEMO := --task digits --methods full infobatch random --seeds 3 --epochs 24 --eval-every 2
+DEMO := --task digits --methods full infobatch random --seeds 3 --epochs 20 --eval-every 2
 demo: $(READY)  ## digits with and without pruning: the comparison, and a page with plots
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
 

@@ -35,7 +35,8 @@ def facts(
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """All facts of one run; ``stop`` leaves it unfinished after so many epochs. ``harm`` in points a full saving."""
-    chosen = Settings(method=method, seed=seed, epochs=epochs, task="cifar10", model="resnet18", **settings)
+    given = {"task": "cifar10", "model": "resnet18", **settings}
+    chosen = Settings(method=method, seed=seed, epochs=epochs, **given)
     # What is luck of the data is the same for all methods of a seed; that is why runs are paired.
     draw, luck = np.random.default_rng(seed), np.random.default_rng([seed, len(method), len(settings)])
     number = len(classes) if classes else 10
@@ -147,7 +148,7 @@ def study(seeds: int = 5, **changes: Any) -> list[Run]:
 def spoiled(value: Any, text: str) -> Any:
     """The same facts with every text replaced, but for those that the reader itself goes by."""
     if isinstance(value, dict):
-        own = ("kind", "bytes", "method", "compensate", "schedule", "amp", "feed", "optimizer")
+        own = ("kind", "bytes", "method", "compensate", "schedule", "amp", "feed", "optimizer", "ideas")
         return {key: inner if key in own else spoiled(inner, text) for key, inner in value.items()}
     if isinstance(value, list):
         return [spoiled(inner, text) for inner in value]

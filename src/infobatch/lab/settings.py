@@ -37,38 +37,53 @@ class Settings:
     compensate: Literal["loss", "lr"] = "loss"
     """What grows in a pruned epoch: the loss (the paper), or the learning rate."""
     epochs: int = 40
+    """How often a run on full data sees each sample."""
     ideas: str = ""
     """Variations of the loop that are on trial, as NAME+NAME; see lab/ideas.py."""
     steps: int = 0
     """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
     batch_size: int = 128
+    """Samples a step."""
     model: str = "conv"
     """A net of the lab, or timm:NAME, or transformers:NAME."""
     optimizer: str = "sgd"
+    """sgd, adam, adamw, radam; lars and lamb with pytorch_optimizer."""
     lr: float = 0.1
+    """The learning rate, at its highest."""
     momentum: float = 0.9
+    """Of sgd and lars."""
     nesterov: bool = False
+    """Nesterov's momentum, for sgd."""
     weight_decay: float = 5e-4
+    """The weight decay; with adamw it is decoupled."""
     schedule: Schedule = "onecycle"
+    """How the learning rate goes over the run."""
     warmup: float = 0.3
     """OneCycle: the share of the run in which the rate rises."""
     milestones: tuple[float, ...] = (0.3, 0.6, 0.8)
     """Step: the shares of the run after which the rate falls to a fifth."""
     label_smoothing: float = 0.0
+    """Of the training loss; tests are without."""
     augment: bool = True
     """Random crop and flip, where the task has them."""
     amp: Amp = "none"
+    """Automatic mixed precision; fp16 comes with a gradient scaler."""
     channels_last: bool = False
+    """The memory format of images and nets; faster on most GPUs."""
     compile: bool = False
+    """torch.compile for the net."""
     feed: Feed = "auto"
     """Where batches come from: the device's memory or a loader; auto takes the first where the data allow it."""
     graph: bool = True
     """On a GPU with resident data: the whole step as one CUDA graph."""
     workers: int = 0
+    """Processes of the loader."""
     device: str = "auto"
+    """As torch names it; auto takes a GPU where there is one."""
     threads: int = 0
     """CPU threads of torch; 0 leaves them as they are."""
     seed: int = 0
+    """Decides the first weights, the plans, the order, crops and flips."""
     eval_every: int = 1
     """Test after every so many epochs, and after the last."""
     gallery: int = 12

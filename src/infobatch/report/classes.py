@@ -15,14 +15,15 @@ MOST_DOTS = 200
 ByClass = dict[str, list[tuple[float, float] | None]]
 
 
-def by_class(study: Study) -> list[Figure]:
-    """The figures there are numbers for. Runs whose classes are others than the first run's are left out."""
+def by_class(study: Study) -> tuple[list[Figure], list[str]]:
+    """The figures there are numbers for, and the labels left out since their classes are others than the first's."""
     names = series.class_names(study.runs)
     if not names:
-        return []
+        return [], []
+    others = [label for label, members in study.sets.items() if series.class_names(members) != names]
     saving, change = ByClass(), ByClass()
-    for label, members in study.sets.items():
-        if series.class_names(members) != names:
+    for label in study.sets:
+        if label in others:
             continue
         saved = series.by_class(map(series.class_saving, study.shown(label)), len(names))
         if saved is not None and any(value and value[0] for value in saved):
@@ -44,7 +45,7 @@ def by_class(study: Study) -> list[Figure]:
     both = [label for label in saving if label in change]
     if both and len(names) >= 5:
         figures.append(_against(study, names, {label: saving[label] for label in both}, change))
-    return figures
+    return figures, others
 
 
 def _rows(study: Study, key: str, title: str, unit: str, names: list[str], values: ByClass, caption: str) -> Figure:

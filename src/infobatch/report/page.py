@@ -89,6 +89,8 @@ def _sections(study: Study) -> list[Section]:
     )
     if untold:
         shapes += f" Not drawn, to keep the page small: {', '.join(untold)}."
+    classes, others = by_class(study)
+    apart = f" Of other classes, so not shown: {', '.join(others)}." if others else ""
     nothing = "No epoch has been recorded yet."
     return [
         _section(
@@ -106,7 +108,7 @@ def _sections(study: Study) -> list[Section]:
             nothing,
         ),
         _section(
-            "pruned",
+            "pruning",
             "Pruning",
             "How much was left out, when, and what that does to a step.",
             curves.draw(study, "pruned", "saved", "noise"),
@@ -127,7 +129,7 @@ def _sections(study: Study) -> list[Section]:
             "No run has finished, so no time is known.",
         ),
         _section(
-            "weights",
+            "weighting",
             "Weights and effective sample size",
             "What the samples that stayed counted for.",
             [rows.weights(study), *curves.draw(study, "effective", "largest-weight")],
@@ -136,9 +138,9 @@ def _sections(study: Study) -> list[Section]:
         _section(
             "classes",
             "Classes",
-            "Who pays, and for whom.",
-            by_class(study),
-            "No numbers by class: the task has no classes, or no run has finished.",
+            "Who pays, and for whom." + apart,
+            classes,
+            "No numbers by class: the task has no classes, or no run has finished." + apart,
         ),
         _gallery(study),
     ]

@@ -1,0 +1,477 @@
+"""The page as text: its numbers against the records, its drawings against its numbers, and what no name can do."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from facts import CLASSES, facts, made, run, spoiled, study
+from PIL import Image
+
+from infobatch import report
+from infobatch.errors import InputError
+from infobatch.lab.records import Run
+from infobatch.report import frontier, gallery, palette, series
+
+SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes, and all text outside styles, as a browser's parser would find them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._inside != "style":
+            self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    return study()
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Run]) -> str:
+    return report.html(runs)
+
+
+def table(page: str, key: str) -> list[dict[str, str]]:
+    """The numbers behind a figure, out of its link."""
+    found = re.search(rf'download="{key}.csv" href="data:text/csv;charset=utf-8,([^"]*)"', page)
+    assert found is not None, key
+    return list(csv.DictReader(io.StringIO(unquote(found[1]))))
+
+
+def drawing(page: str, key: str) -> ElementTree.Element:
+    found = re.search(rf'<figure id="{key}".*?(<svg viewBox.*?</svg>)', page, re.S)
+    assert found is not None, key
+    return ElementTree.fromstring(found[1])
+
+
+def of(runs: list[Run], method: str) -> list[Run]:
+    return [one for one in runs if one.label == method]
+
+
+def ends(runs: list[Run], method: str) -> list[dict[str, Any]]:
+    return [one.end for one in of(runs, method) if one.end is not None]
+
+
+def test_sections_are_all_there(page: str) -> None:
+    keys = [attributes.get("id") for attributes in Reader(page).all("section")]
+    assert keys == [
+        "verdict", "cost", "curves", "pruning", "losses", "time", "weighting", "classes", "samples",
+        "settings", "environment", "runs",
+    ]  # fmt: skip
+
+
+def test_verdicts_stand_in_words(page: str) -> None:
+    text = Reader(page).text
+    assert "lossless within 0.3 points at 95 %" in text
+    assert re.search(r"worse by 0\.5\d points", text)
+    assert "full, steps of infobatch" in text
+    assert "against full data with as many steps: +1.97" in text
+
+
+def test_curves_are_means_over_runs(runs: list[Run], page: str) -> None:
+    rows = [row for row in table(page, "pruned") if row["method"] == "infobatch"]
+    left = np.array([[fact["size"] - fact["kept"] for fact in one.epochs] for one in of(runs, "infobatch")])
+    assert [int(row["epoch"]) for row in rows] == list(range(1, 31))
+    assert [float(row["samples"]) for row in rows] == pytest.approx(left.mean(0), rel=1e-5)
+    assert [float(row["std"]) for row in rows] == pytest.approx(left.std(0, ddof=1), rel=1e-5)
+    seen = [row for row in table(page, "metric-samples") if row["method"] == "random"]
+    kept = np.cumsum([[fact["kept"] for fact in one.epochs] for one in of(runs, "random")], 1)
+    assert [float(row["samples seen"]) for row in seen] == pytest.approx(kept.mean(0), rel=1e-5)
+
+
+def test_gap_is_paired(runs: list[Run], page: str) -> None:
+    rows = [row for row in table(page, "gap") if row["method"] == "random"]
+    ours, full = ([[f["metric"] for f in one.epochs] for one in of(runs, name)] for name in ("random", "full"))
+    apart = np.array(ours) - np.array(full)
+    assert [float(row["points"]) for row in rows] == pytest.approx(apart.mean(0), rel=1e-4)
+    assert [float(row["std"]) for row in rows] == pytest.approx(apart.std(0, ddof=1), rel=1e-4)
+    assert {row["method"] for row in table(page, "gap")} == {"infobatch", "random"}
+
+
+def test_cost_and_time_are_those_of_the_records(runs: list[Run], page: str) -> None:
+    row = next(row for row in table(page, "frontier-samples") if row["method"] == "infobatch")
+    shares = [100 * end["samples"] / end["full_samples"] for end in ends(runs, "infobatch")]
+    assert float(row["samples trained on, % of full data"]) == pytest.approx(np.mean(shares), rel=1e-5)
+    assert float(row["accuracy, %"]) == pytest.approx(np.mean([end["metric"] for end in ends(runs, "infobatch")]))
+    row = next(row for row in table(page, "seconds") if row["method"] == "infobatch")
+    assert sum(float(row[name]) for name in ("steps", "data", "tests", "planning", "setup", "the rest")) == (
+        pytest.approx(float(row["total"]), rel=1e-4)
+    )
+    assert float(row["planning"]) == pytest.approx(0.012 * 30, rel=1e-4)
+    row = next(row for row in table(page, "savings") if row["method"] == "infobatch")
+    ours, full = (np.mean([end["seconds"]["total"] for end in ends(runs, name)]) for name in ("infobatch", "full"))
+    assert float(row["time saved, %"]) == pytest.approx(100 * (1 - ours / full), rel=1e-4)
+
+
+def test_classes_are_those_of_the_records(runs: list[Run], page: str) -> None:
+    saving = {
+        row["class"]: float(row["% left out"]) for row in table(page, "class-saving") if row["method"] == "random"
+    }
+    found = [
+        100 * (1 - np.array(end["class_kept"]) / (30 * np.array(end["class_size"]))) for end in ends(runs, "random")
+    ]
+    assert [saving[name] for name in CLASSES] == pytest.approx(np.mean(found, 0), rel=1e-4)
+    change = {row["class"]: float(row["points"]) for row in table(page, "class-change") if row["method"] == "random"}
+    apart = np.array([end["class_metric"] for end in ends(runs, "random")])
+    apart -= np.array([end["class_metric"] for end in ends(runs, "full")])
+    assert [change[name] for name in CLASSES] == pytest.approx(apart.mean(0), abs=1e-4)
+
+
+def test_weights_are_shares_of_all_samples_trained_on(runs: list[Run], page: str) -> None:
+    row = next(row for row in table(page, "weights") if row["method"] == "infobatch")
+    weights = [
+        (value, count)
+        for one in of(runs, "infobatch")
+        for fact in one.epochs
+        for value, count in zip(fact["weights"]["values"], fact["weights"]["counts"], strict=True)
+    ]
+    heavy = sum(count for value, count in weights if 1.5 < value <= 2.5) / sum(count for _, count in weights)
+    assert float(row["weight to 2.5, %"]) == pytest.approx(100 * heavy, rel=1e-4)
+    assert sum(float(value) for key, value in row.items() if key != "method") == pytest.approx(100)
+
+
+def test_distributions_are_of_the_first_and_last_pruned_epoch(runs: list[Run], page: str) -> None:
+    rows = table(page, "losses-0")
+    first = next(one for one in of(runs, "infobatch") if one.settings.seed == 0)
+    pruned = [fact for fact in first.epochs if "losses" in fact and fact["kept"] < fact["size"]]
+    assert sorted({int(row["epoch"]) for row in rows}) == [pruned[0]["epoch"] + 1, pruned[-1]["epoch"] + 1]
+    shown = [float(row["after rescaling"]) for row in rows[40:]]
+    assert shown == pytest.approx(pruned[-1]["losses"]["rescaled"], rel=1e-4)
+
+
+def lines_of(svg: ElementTree.Element) -> list[np.ndarray]:
+    """The points of each curve, in pixels."""
+    paths = [path.get("d") or "" for path in svg.iter("path") if "stroke-width: 1.9" in (path.get("style") or "")]
+    return [np.array([[float(n) for n in point.split()] for point in re.split("[ML]", d)[1:]]) for d in paths]
+
+
+def test_drawn_lines_follow_the_numbers_behind_them(page: str) -> None:
+    """Places on the drawing are the numbers, moved and stretched: for each curve the best such fit leaves nothing."""
+    fitted = 0
+    for key, y in (("saved", "% of all samples"), ("largest-weight", "weight"), ("effective", "% of all samples")):
+        rows = table(page, key)
+        labels = list(dict.fromkeys(row["method"] for row in rows))
+        for label, line in zip(labels, lines_of(drawing(page, key)), strict=True):
+            own = [row for row in rows if row["method"] == label]
+            if len(line) != len(own) or len({row[y] for row in own}) == 1:  # a straight line has two points
+                continue
+            for places, name in ((line[:, 0], "epoch"), (line[:, 1], y)):
+                values = [float(row[name]) for row in own]
+                assert np.abs(np.polyval(np.polyfit(values, places, 1), values) - places).max() < 0.15
+            fitted += 1
+    assert fitted >= 3
+
+
+def test_values_under_the_pointer_are_the_numbers(runs: list[Run], page: str) -> None:
+    shown = ["".join(tip.itertext()) for tip in drawing(page, "pruned").iter("g") if tip.get("class") == "tip"]
+    assert len(shown) == 30
+    left = [fact["size"] - fact["kept"] for one in of(runs, "infobatch") for fact in one.epochs if fact["epoch"] == 9]
+    assert f"epoch 10■ full 0■ infobatch {np.mean(left):,.0f} ± {np.std(left, ddof=1):,.0f}" in shown[9]
+
+
+def test_pointer_finds_values_where_they_are_drawn(page: str) -> None:
+    svg = drawing(page, "metric-epochs")
+    guides = [one.get("d") or "" for one in svg.iter("path") if one.get("class") == "guide"]
+    middles = np.array([float(re.split("[M ]", guide)[1]) for guide in guides])
+    assert len(middles) == 30
+    for line in lines_of(svg):
+        inner = line[1:-1, 0]  # the outermost strips end at the frame
+        assert np.abs(middles[None] - inner[:, None]).min(1).max() < 0.3
+
+
+def test_frontier_is_what_none_beats() -> None:
+    def point(label: str, cost: float, mean: float) -> frontier.Point:
+        return frontier.Point(label, cost, mean, 0.0, 1)
+
+    points = [point("a", 1, 1), point("b", 2, 3), point("c", 3, 2), point("d", 2, 2)]
+    points += [point("e", 5, 4), point("f", 5, 4)]  # alike, so neither beats the other
+    points += [point("g", 6, 4), point("h", 5, 3)]  # as good in one and worse in the other
+    assert [one.label for one in frontier.best(points)] == ["a", "b", "e", "f"]
+
+
+def test_colours_are_all_variables_and_names_are_unique(page: str) -> None:
+    for svg in re.findall(r"<svg viewBox.*?</svg>", page, re.S):
+        assert not re.search(r"(fill|stroke|color)\W+#", svg)
+    names = [attributes["id"] for _, attributes in Reader(page).found if "id" in attributes]
+    assert len(names) == len(set(names))
+    used = set(re.findall(r"(?:url\(#|href=\"#)([\w-]+)", page))
+    assert used
+    assert used <= set(names)
+
+
+def test_every_drawing_has_words(page: str) -> None:
+    reader = Reader(page)
+    plots = [attributes for attributes in reader.all("svg") if attributes.get("class") == "plot"]
+    assert len(plots) >= 20
+    assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in plots)
+    assert all(attributes.get("alt") for attributes in reader.all("img"))
+    assert [tag for tag, _ in reader.found if tag in ("h1", "title", "main")] == ["title", "h1", "main"]
+
+
+def test_nothing_is_fetched_and_no_script_may_run(page: str) -> None:
+    reader = Reader(page)
+    policy = next(one["content"] for one in reader.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none';")
+    assert "script" not in policy
+    assert page.index("Content-Security-Policy") < page.index("<style")
+    for tag, attributes in reader.found:
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base", "form")
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href", "action"):
+                assert (value or "").startswith(("data:image/png;base64,", "data:text/csv;", "#"))
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    '$\\frac{$"><img src=x onerror=alert(1)> {{ 7 * 7 }}',
+    "</title></svg></style><svg onload=alert(1)>",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_name_can_leave_its_place(attack: str) -> None:
+    images, texts = facts("infobatch", **SMALL), facts("infobatch", 1, images=False, compensate="lr", **SMALL)
+    page = report.html([made(spoiled(lines, attack)) for lines in (facts("full", **SMALL), images, texts)])
+    test_nothing_is_fetched_and_no_script_may_run(page)
+    assert page.count("</style>") == page.count("</title>") == 1
+    assert Reader(page).text.count(" ".join(attack.split())) > 50  # shown as it is
+
+
+def test_numbers_behind_a_figure_cannot_become_formulas() -> None:
+    rows = table(report.html([made(spoiled(SHORT, "=HYPERLINK(1)"))]), "class-saving")
+    assert rows[0]["class"] == "'=HYPERLINK(1)"
+    assert float(rows[0]["% left out"]) >= 0
+
+
+def without(lines: list[dict[str, Any]], kind: str, *names: str) -> list[dict[str, Any]]:
+    """The same facts less some parts of one kind, or less the kind."""
+    kept = [fact for fact in lines if names or fact["kind"] != kind]
+    return [{k: v for k, v in fact.items() if fact["kind"] != kind or k not in names} for fact in kept]
+
+
+SHORT = facts("infobatch", **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (without(SHORT, "samples"), ["no verdict: no full data to compare with", "No samples: no pruning run"]),
+        (without(without(SHORT, "end"), "epoch", "losses"), ["finished: 6 of 6 epochs", "No run has a histogram"]),
+        (SHORT[:1], ["No epoch has been recorded yet", "No run has finished", "No samples"]),
+        (facts("infobatch", stop=2, **SMALL), ["has not finished: 2 of 6 epochs", "no run has finished"]),
+        (facts("infobatch", classes=None, **SMALL), ["No numbers by class"]),
+        (without(SHORT, "epoch", "weights", "metric", "test_loss", "lr", "noise", "seconds", "kept"), ["0.1.0"]),
+        (without(SHORT, "end", "seconds", "saved", "samples", "class_kept", "metric"), ["without a finite metric"]),
+        (without(SHORT, "start", "environment", "classes", "source", "time", "metric", "size"), ["resnet18"]),
+        (facts("full", epochs=1, size=150), ["1 epochs", "No run left anything out"]),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(lines: list[dict[str, Any]], words: list[str]) -> None:
+    text = Reader(report.html([made(lines)])).text
+    assert [one for one in words if one not in text] == []
+
+
+@pytest.mark.parametrize("wrong", ["text", [None]])
+def test_parts_of_the_wrong_kind_are_left_out(wrong: Any) -> None:
+    parts = {
+        "start": ("environment", "source", "time", "metric", "size"), "epoch": ("weights", "losses", "seconds"),
+        "samples": ("least",), "end": ("seconds", "class_size", "steps"),
+    }  # fmt: skip
+    lines = [{**fact, **dict.fromkeys(parts[fact["kind"]], wrong)} for fact in SHORT]
+    assert "Kept most" in report.html([made(lines)])
+
+
+def test_one_unfinished_run_among_finished_ones_is_named_and_not_averaged() -> None:
+    runs = [run("full", **SMALL), run("infobatch", **SMALL), made(facts("infobatch", 1, stop=3, **SMALL))]
+    page = report.html(runs)
+    assert {row["n"] for row in table(page, "pruned") if row["method"] == "infobatch"} == {"1"}
+    assert "infobatch-1 (infobatch, seed 1) has not finished: 3 of 6 epochs" in Reader(page).text
+
+
+def test_different_settings_are_named() -> None:
+    page = report.html([run("full", lr=0.1, **SMALL), run("infobatch", lr=0.2, **SMALL)])
+    text = Reader(page).text
+    assert "The runs differ in lr (0.1, 0.2)" in text
+    assert "no verdict: no full data to compare with" in text
+
+
+def test_other_classes_are_named() -> None:
+    page = report.html([run("full", **SMALL), run("infobatch", classes=["a", "b"], task="other", **SMALL)])
+    assert "Of other classes, so not shown: infobatch · task=other" in Reader(page).text
+
+
+def test_many_runs_make_no_long_page() -> None:
+    """200 runs of 200 epochs, eight methods."""
+    methods = ("full", "infobatch", "random", "tiers", "author_tiers", "saving", "random_star", "above_mean")
+    base = {method: facts(method, epochs=200, size=300) for method in methods}
+    runs = []
+    for seed in range(25):
+        for method, lines in base.items():
+            settings = {**lines[0]["settings"], "seed": seed}
+            start = {**lines[0], "settings": settings, "run": f"{method}-{seed}"}
+            end = {**lines[-1], "metric": lines[-1]["metric"] + 0.01 * seed}
+            runs.append(Run(start["run"], start, lines[1:-2], lines[-2], end))
+    began = time.process_time()
+    size = len(report.html(runs).encode())
+    assert size < 3_000_000
+    assert time.process_time() - began < 15  # four seconds on the machine it was written on
+
+
+def test_long_curves_are_thinned_to_their_ends() -> None:
+    assert series.thinned(list(range(1, 1001)), 240)[-1] == 1000
+    assert len(series.thinned(list(range(1, 1001)), 240)) <= 240
+    assert series.thinned([1, 2, 3], 240) == [1, 2, 3]
+
+
+def test_same_runs_same_page_and_nothing_else_changed() -> None:
+    few = [run("full", **SMALL), run("infobatch", **SMALL)]
+    before = dict(matplotlib.rcParams)
+    matplotlib.rcParams["axes.labelsize"] = 30  # what a person has set elsewhere
+    first = report.html(few)
+    matplotlib.rcParams["axes.labelsize"] = before["axes.labelsize"]
+    assert dict(matplotlib.rcParams) == before
+    assert first == report.html(few)
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [run("full", epochs=1, size=50)]
+    path = report.write(few, tmp_path / "new" / "report.html")
+    assert path.read_text(encoding="utf-8") == report.html(few)
+    old = path.read_bytes()
+
+    def broken(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        report.write([run("infobatch", epochs=1, size=50)], path)
+    assert path.read_bytes() == old
+    assert [one.name for one in path.parent.iterdir()] == ["report.html"]
+
+
+def test_bad_targets_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a file to write to.*report\.html"):
+        report.write([run("full", epochs=1, size=50)], tmp_path)
+    with pytest.raises(InputError, match="runs to compare"):
+        report.write([], tmp_path / "x.html")
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 8, 8), (4, 3, 3), (2, 6, 2)])
+def test_pictures_are_what_was_recorded(shape: tuple[int, int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    image = gallery.decoded({"shape": list(shape), "bytes": base64.b64encode(pixels.tobytes()).decode()})
+    assert image is not None
+    again = np.asarray(Image.open(io.BytesIO(gallery.png(image))))
+    expected = pixels[:3].transpose(1, 2, 0) if shape[0] >= 3 else pixels[0]
+    assert np.array_equal(again, expected)
+
+
+def test_large_pictures_shrink_to_means() -> None:
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(8, 0).repeat(8, 1)
+    small = gallery.shrunk(pixels, 16)
+    assert np.array_equal(small, np.arange(256, dtype=np.uint8).reshape(16, 16, 1))
+    assert max(gallery.shrunk(np.zeros((500, 3, 3), np.uint8), 64).shape) <= 64
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"shape": [3, 2, 2], "bytes": "AAAA"}, {"shape": [3, 2], "bytes": "AAAA"}, {"shape": None, "bytes": ""},
+        {"shape": [1, 1, 3], "bytes": "not base64!"}, {"shape": [0, 1, 1], "bytes": ""}, {"shape": ["1", 1, 3]}, {},
+        {"shape": [1, 1, 3], "bytes": 5},
+    ],
+)  # fmt: skip
+def test_spoiled_pictures_are_no_pictures(image: dict[str, Any]) -> None:
+    assert gallery.decoded(image) is None
+
+
+# Colours
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK])
+def test_colours_stand_out(colours: dict[str, str]) -> None:
+    assert palette.LIGHT.keys() == palette.DARK.keys()
+    for name in ("--ink", "--muted", "--link"):
+        assert contrast(colours[name], colours["--card"]) >= 4.5
+        assert contrast(colours[name], colours["--page"]) >= 4.5
+    for name in ("--good", "--bad", "--open"):
+        assert contrast(colours[name], colours[f"{name}-soft"]) >= 4.5
+    for number in range(6):
+        assert contrast(colours[f"--line-{number}"], colours["--card"]) >= 3
+
+
+# Viénot, Brettel and Mollon (1999): what eyes without red or green cones see, in linear RGB.
+EYES = {
+    "full": np.eye(3),
+    "no red": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
+    "no green": np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]),
+}
+
+
+def lab(colour: str, eyes: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of a colour as those eyes see it."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(eyes @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ seen / np.array([0.9505, 1.0, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK])
+@pytest.mark.parametrize("eyes", EYES)
+def test_lines_are_told_apart_by_all_eyes(colours: dict[str, str], eyes: str) -> None:
+    seen = [lab(colours[f"--line-{number}"], EYES[eyes]) for number in range(6)]
+    apart = {(i, j): float(np.linalg.norm(seen[i] - seen[j])) for i in range(6) for j in range(i)}
+    assert min(apart.values()) > 20, apart
