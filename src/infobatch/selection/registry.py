@@ -37,7 +37,17 @@ class Selector:
         return self.choose(evidence, share, **settings)
 
 
-BY_SCORE = (Selector(scores.random, "", (), "N"),)
+BY_SCORE = (
+    Selector(scores.random, "the control", (), "O(N)"),
+    Selector(scores.least_confidence, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.entropy, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.margin, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.forgetting, "Toneva et al., ICLR 2019", ("correct",), "O(TN) for T epochs"),
+    Selector(scores.grand, "Paul et al., NeurIPS 2021", ("grad_norms",), "O(RN) for R runs"),
+    Selector(scores.el2n, "Paul et al., NeurIPS 2021", ("error_norms",), "O(RN) for R runs"),
+    Selector(scores.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
+    Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(Nd(d + K))"),
+)
 GREEDY: tuple[Selector, ...] = ()
 """Choices that look at the samples together: greedy.py, gradients.py, bins.py."""
 
