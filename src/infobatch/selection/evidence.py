@@ -74,9 +74,8 @@ class Evidence:
             if high >= self.logits.shape[1]:
                 remedy = "The logits have one column a class."
                 raise InputError(message(f"labels below {self.logits.shape[1]}", f"{low} to {high}", remedy))
-        if self.validation is not None and not isinstance(self.validation, Evidence):
-            remedy = "Gather it from the held-out data."
-            raise InputError(message("validation as Evidence", type(self.validation).__name__, remedy))
+        if self.validation is not None:
+            _check_validation(self, self.validation)
 
     def __repr__(self) -> str:
         known = [*self.tables(), *(["validation"] if self.validation is not None else [])]
@@ -187,6 +186,22 @@ def _check_shapes(evidence: Evidence) -> None:
         if table.device != device:
             remedy = "Move it with Evidence(...).to(device), or before."
             raise InputError(message(f"{name} on {device}, with the rest", str(table.device), remedy))
+
+
+def _check_validation(evidence: Evidence, validation: Any) -> None:
+    """Other samples, but of the same model and in the same place."""
+    if not isinstance(validation, Evidence):
+        remedy = "Gather it from the held-out data."
+        raise InputError(message("validation as Evidence", type(validation).__name__, remedy))
+    ours, theirs = evidence.tables(), validation.tables()
+    for name in ("features", "logits"):
+        if name in ours and name in theirs and ours[name].shape[1] != theirs[name].shape[1]:
+            expected = f"{ours[name].shape[1]} columns in the {name} of validation"
+            remedy = "Both come from the same model."
+            raise InputError(message(expected, str(theirs[name].shape[1]), remedy))
+    if ours and theirs and evidence.device != validation.device:
+        remedy = "Move it with validation.to(device)."
+        raise InputError(message(f"validation on {evidence.device}, with the rest", str(validation.device), remedy))
 
 
 def _check_values(name: str, table: Tensor) -> None:

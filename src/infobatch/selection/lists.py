@@ -66,9 +66,7 @@ def _numpy(path: Path) -> Tensor:
             with found:
                 found = found[_name(path, list(found))]
         return torch.from_numpy(found.astype(np.int64) if found.dtype.kind in "iu" else found)
-    except FileNotFoundError:
-        raise
-    except InputError:
+    except (FileNotFoundError, InputError):
         raise
     except Exception as error:  # damaged bytes can raise anything
         raise _none_here(path, f"what cannot be read ({type(error).__name__})") from error
@@ -140,7 +138,7 @@ def _name(path: Path, names: list[str]) -> str:
 
 
 def _is_whole(word: str) -> bool:
-    return word.strip().lstrip("+-").isdecimal()
+    return len(word) < 20 and word.strip().lstrip("+-").isdecimal()
 
 
 def _whole(path: Path, word: str) -> int:

@@ -230,7 +230,7 @@ def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     for fs, ps in _blocks(f, p):
         for b in range(classes):
             for c in range(classes):
-                curvature = ps[:, b] * ((b == c) - ps[:, c])
+                curvature = ps[:, b] * (float(b == c) - ps[:, c])
                 tensor[b, :, c] += (fs * curvature[:, None]).T @ fs / size
     matrix = tensor.view(classes * inputs, classes * inputs)
     matrix.diagonal().add_(_damping(matrix.diagonal().mean(), damping))
