@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+from ..checks import check_dataset
 from ..errors import InputError, message
 from ..plan import generator_for, shuffled
 from .evidence import Evidence
@@ -163,7 +164,7 @@ class _Feed:
     """The data set in any order, each batch with its positions. Tensors in memory are cut without a loader."""
 
     def __init__(self, dataset: Any, batch_size: int, workers: int, device: torch.device, seed: int) -> None:
-        _check_dataset(dataset)
+        check_dataset(dataset)
         self.size, self.batch_size, self.device = len(dataset), batch_size, device
         self.dataset: Any = dataset
         self.read = False
@@ -402,14 +403,6 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         return batch[0], batch[1]
     got = type(batch).__name__
     raise InputError(message("items (x, label) that collate to two tensors", got, "Wrap the data set to yield them."))
-
-
-def _check_dataset(dataset: Any) -> None:
-    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
-        remedy = "Evidence belongs to positions: load the data map-style."
-        raise InputError(message("a data set with __len__ and __getitem__", type(dataset).__name__, remedy))
-    if not len(dataset):
-        raise InputError(message("at least one sample", "an empty data set", "Check its path or split."))
 
 
 def _check_labels(labels: Tensor, count: int, classes: int) -> None:
