@@ -227,6 +227,23 @@ def test_a_look_does_not_disturb_the_training() -> None:
     assert torch.equal(looked.need("logits")[0], not_looked.need("logits")[0])
 
 
+def test_visits_see_the_model_in_training_and_looks_do_not() -> None:
+    """At rate 0 dropout alone can change a prediction between two epochs."""
+    net = nn.Sequential(nn.Linear(D, 8), nn.Dropout(0.9), nn.Linear(8, K))
+    evidence = gather(net, blobs(), epochs=6, lr=0.0)
+    assert not evidence.need("correct")[0].eq(evidence.need("correct")[0][0]).all()
+    assert evidence.need("error_norms")[0].equal(gather(net, blobs(), epochs=0).need("error_norms")[0])
+
+
+def test_no_hook_stays_behind() -> None:
+    head = nn.Linear(D, K)
+    with proxy._watched([head]) as calls:
+        head(torch.ones(2, D))
+    head(torch.ones(2, D))
+    assert len(calls) == 1
+    assert not head._forward_hooks
+
+
 def test_a_last_batch_of_one() -> None:
     net = nn.Sequential(nn.Linear(D, 4), nn.BatchNorm1d(4), nn.Linear(4, K))
     assert gather(net, blobs(33), epochs=1, batch_size=16).size == 33
