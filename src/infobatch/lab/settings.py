@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import methods, variations
 from ..errors import InputError, message
 from ..method import Method
+from ..selection import SELECTORS, budget
 from .ideas import TRIALS, combine
 
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
@@ -115,9 +116,6 @@ class Settings:
         """Twelve characters that differ where any setting does."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
 
-    def make_method(self, labels: Tensor | None = None) -> Method:
-        return parse_method(self.method, labels)
-
     def resumes(self, other: dict[str, Any]) -> bool:
         """Whether a run with the settings of a record or checkpoint may go on with these."""
         mine = self.plain()
@@ -129,6 +127,7 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 
 
 VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
+STATIC = "static."
 
 
 def parse_method(text: str, labels: Tensor | None = None) -> Method:
@@ -142,20 +141,12 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     name, _, rest = text.partition(":")
     known = {**TRIALS, **methods.METHODS}
     if name not in known:
-        raise InputError(message("a method", repr(name), near(name, methods.METHODS)))
+        every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
+        raise InputError(message("a method", repr(name), near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
     own = [key for key in inspect.signature(maker).parameters if key != "labels"]
-    allowed, given = [*own, *VARIATIONS], {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in allowed or not equals:
-            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(own) or 'none'})"
-            raise InputError(message(expected, repr(part), near(key, allowed)))
-        try:
-            given[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            given[key] = value
+    given = _given(name, rest, own, VARIATIONS)
     asked = {key: given.pop(key) for key in VARIATIONS if key in given}
     if "labels" in inspect.signature(maker).parameters:
         given["labels"] = classes
@@ -166,6 +157,52 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
         vary = getattr(variations, key)
         method = vary(method, classes, value) if key == "class_floor" else vary(method, value)
     return method
+
+
+@dataclass(frozen=True)
+class Static:
+    """A selector with its settings, and the method that trains on what it chose, if not all of it."""
+
+    name: str
+    settings: dict[str, Any]
+    then: str
+
+
+def parse_static(text: str) -> Static | None:
+    """A static method from its text; None for any other.
+
+    >>> parse_static("static.el2n:share=0.7,then=infobatch")
+    Static(name='el2n', settings={'share': 0.7}, then='infobatch')
+    """
+    name, _, rest = text.partition(":")
+    if not name.startswith(STATIC):
+        return None
+    name = name.removeprefix(STATIC)
+    if name not in SELECTORS:
+        raise InputError(message("a static method", repr(STATIC + name), near(name, SELECTORS)))
+    parameters = inspect.signature(SELECTORS[name].choose).parameters
+    own = [key for key in parameters if key not in ("evidence", "seed")]
+    given = {"share": 0.7, **_given(STATIC + name, rest, own, ("then",))}
+    then = given.pop("then", "")
+    if then:
+        parse_method(then)
+    budget.count(1000, given["share"])
+    return Static(name, given, then)
+
+
+def _given(name: str, text: str, own: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE,KEY=VALUE as a dict."""
+    given = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in (*own, *more) or not equals:
+            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(own) or 'none'})"
+            raise InputError(message(expected, repr(part), near(key, [*own, *more])))
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[key] = value
+    return given
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -198,7 +235,8 @@ def _check(settings: Settings) -> None:
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
-    parse_method(settings.method)
+    if parse_static(settings.method) is None:
+        parse_method(settings.method)
     combine(settings.ideas)
 
 

@@ -31,6 +31,7 @@ from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_fe
 from .ideas import combine
 from .nets import make_net
 from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
+from .proxies import prepare
 from .records import FORMAT, Fact
 from .settings import Settings
 from .tasks import Arrays, Task
@@ -89,17 +90,20 @@ class Training:
 
     def __init__(self, settings: Settings, task: Task, tick: Tick | None = None) -> None:
         began = perf_counter()
-        self.settings, self.task = settings, task
+        self.settings = settings
         self.tick: Tick = tick or (lambda epochs: None)  # noqa: ARG005
         self.device = _device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        size = size_of(task.train)
+        self.idea = combine(settings.ideas)
+        self.all_samples = size_of(task.train)
+        """Of the task, before a static method chose among them."""
+        prepared = prepare(settings, task, self.device)
+        task, method = prepared.task, prepared.method
+        self.task, size = task, size_of(task.train)
         self.full_steps = math.ceil(size / settings.batch_size)
         self.total_steps = settings.steps or settings.epochs * self.full_steps
         self.epochs = math.ceil(self.total_steps / self.full_steps)
-        self.idea = combine(settings.ideas)
-        method = settings.make_method(task.train.labels if isinstance(task.train, Arrays) else None)
         if settings.steps and method.name != "full":
             raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
         self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=settings.compensate)
@@ -132,7 +136,7 @@ class Training:
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
-        self.seconds["setup"] = self._now() - began
+        self.seconds["setup"] = self._now() - began + prepared.spared
 
     # ---- an epoch ----------------------------------------------------------------------------------------
 
@@ -406,7 +410,7 @@ class Training:
         return fact
 
     def end(self) -> Fact:
-        full = self.epochs * size_of(self.task.train) if not self.settings.steps else self.samples
+        full = self.epochs * self.all_samples if not self.settings.steps else self.samples
         total = {**self.seconds, "total": sum(self.seconds.values())}
         size = None if self.labels is None else self._by_class(torch.ones_like(self.labels))
         return {
