@@ -12,7 +12,10 @@ Selection(el2n: 30 of 100, share=0.3, balanced=True, seed=0)
 30
 """
 
+from .bins import ccs, dq
 from .evidence import Evidence
+from .gradients import dp, glister, grad_match
+from .greedy import contextual_diversity, craig, facility_location, graph_cut, herding, k_center
 from .proxy import Progress, gather
 from .registry import SELECTORS, Selector
 from .scores import (
@@ -34,13 +37,24 @@ __all__ = [
     "Progress",
     "Selection",
     "Selector",
+    "ccs",
+    "contextual_diversity",
+    "craig",
     "deepfool",
+    "dp",
+    "dq",
     "el2n",
     "entropy",
+    "facility_location",
     "forgetting",
     "gather",
+    "glister",
+    "grad_match",
     "grand",
+    "graph_cut",
+    "herding",
     "influence",
+    "k_center",
     "least_confidence",
     "margin",
     "random",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import scores
+from . import bins, gradients, greedy, scores
 from .selection import Selection
 
 
@@ -48,7 +48,31 @@ BY_SCORE = (
     Selector(scores.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
     Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(Nd(d + K))"),
 )
-GREEDY: tuple[Selector, ...] = ()
+GRADIENTS = ("labels", "logits", "features")
+CLUSTERS = "samples a pick stands for, mean 1"
+GREEDY = (
+    Selector(greedy.k_center, "Sener and Savarese, ICLR 2018", ("features",), "O(Nkd)"),
+    Selector(greedy.herding, "Welling, ICML 2009", ("features",), "O(Nkd)"),
+    Selector(greedy.contextual_diversity, "Agarwal et al., ECCV 2020", ("logits",), "O(NkK)"),
+    Selector(greedy.graph_cut, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(Nkd)"),
+    Selector(
+        greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB a sample"
+    ),
+    Selector(
+        greedy.craig, "Mirzasoleiman et al., ICML 2020", GRADIENTS, "O(NN(d + K) log N); 8 KiB a sample", CLUSTERS
+    ),
+    Selector(gradients.glister, "Killamsetty et al., AAAI 2021", GRADIENTS, "O(NKd) a round, 100 rounds"),
+    Selector(
+        gradients.grad_match,
+        "Killamsetty et al., ICML 2021",
+        GRADIENTS,
+        "O(NKd) a round, 100 rounds",
+        "what matches the full gradient, mean 1",
+    ),
+    Selector(gradients.dp, "Yang et al., ICLR 2023", GRADIENTS, "O(Nd(d + K)), and O(Kd) a sample left out"),
+    Selector(bins.ccs, "Zheng et al., ICLR 2023", ("aum",), "O(N log N)"),
+    Selector(bins.dq, "Zhou et al., ICCV 2023", ("features",), "O(NNd)"),
+)
 """Choices that look at the samples together: greedy.py, gradients.py, bins.py."""
 
 SELECTORS: dict[str, Selector] = {selector.name: selector for selector in (*BY_SCORE, *GREEDY)}
