@@ -309,10 +309,10 @@ def by_weight(book: Book, moment: Moment, generator: torch.Generator, *, ratio: 
 
 
 def static(book: Book, moment: Moment, generator: torch.Generator, *, indices: Tensor, weights: Tensor) -> Plan:
-    """A fixed selection, every epoch, in a new order."""
-    indices = indices.to(book.scores.device)
+    """A fixed selection, every epoch, in a new order; without those it gives no weight."""
     table = torch.zeros_like(book.scores)
-    table[indices] = weights.to(table)
+    table[indices.to(table.device)] = weights.to(table)
+    indices = table.nonzero().squeeze(1)
     lot = torch.randperm(indices.numel(), generator=generator, device=indices.device)
     return Plan(moment.epoch, indices[lot], table)
 
