@@ -47,7 +47,7 @@ class Rows(Plot):
 
     def scale(self, low: float, high: float, unit: str) -> None:
         self.axes.set_xlim(low, high)
-        self.axes.set_xlabel(unit)
+        self.axes.set_xlabel(clip(unit, 40))
         short_ticks(self.axes)
 
 
