@@ -381,7 +381,7 @@ class Training:
         return fact
 
     def end(self) -> Fact:
-        full = self.epochs * size_of(self.task.train) if not self.settings.steps else self.samples
+        full = self.settings.epochs * size_of(self.task.train)
         total = {**self.seconds, "total": sum(self.seconds.values())}
         size = None if self.labels is None else self._by_class(torch.ones_like(self.labels))
         return {
