@@ -85,7 +85,7 @@ def golden(name: str) -> Image.Image:
 def compare(name: str, seen: Image.Image, tmp_path: Path) -> None:
     if os.environ.get("GOLDEN") == "write":
         GOLDEN.mkdir(exist_ok=True)
-        seen.quantize(64, dither=Image.Dither.NONE).save(GOLDEN / f"{name}.png", optimize=True)
+        seen.quantize(256, dither=Image.Dither.NONE, kmeans=4).save(GOLDEN / f"{name}.png", optimize=True)
     seen.save(tmp_path / f"{name}.png")
     measure = "figures" if name.startswith("figures") else "page"
     found = apart(seen, golden(name))[measure]

@@ -26,7 +26,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
         if label in others:
             continue
         saved = series.by_class(map(series.class_saving, study.shown(label)), len(names))
-        if saved is not None and any(value and value[0] for value in saved):
+        if saved is not None and study.prunes(label):
             saving[label] = saved
         moved = series.by_class((series.class_change(*pair) for pair in study.pairs(label)), len(names))
         if moved is not None:

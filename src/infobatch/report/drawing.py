@@ -140,6 +140,7 @@ class Plot:
         """The axes' names: the upright one lies over its axis, where a phone has room for it."""
         axes = self.all[panel]
         axes.grid(axis="y")
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND))
         axes.annotate(
             clip(y, 40), (0, 1), (0, 9), "axes fraction", "offset pixels", color=MUTED, ha="left", va="bottom"
         )
