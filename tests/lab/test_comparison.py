@@ -284,6 +284,19 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert [row.same_steps is not None for row in compare(near).rows] == [True, False, False]
 
 
+def test_saving_is_against_the_full_run_and_seconds_are_without_setup() -> None:
+    full, control = made("full", 0, 90.0), made("full", 0, 89.0, steps=50)
+    assert full.end is not None
+    assert control.end is not None
+    full.end.update({"samples": 1000, "full_samples": 1000, "seconds": {"total": 30.0, "setup": 20.0}})
+    control.end.update({"samples": 600, "full_samples": 600, "seconds": {"total": 6.0}})
+    rows = {row.label: row for row in compare([control, full]).rows}
+    assert list(rows) == ["full", "full, 50 steps"]
+    assert (rows["full"].saved, rows["full"].seconds) == (0.0, 10.0)
+    assert (rows["full, 50 steps"].saved, rows["full, 50 steps"].seconds) == (0.4, 6.0)
+    assert compare([control]).rows[0].saved == 0.0  # alone, it is held against its own plan
+
+
 def test_plain_is_json() -> None:
     found = compare(many("full", [90.0, 91.0]) + many("infobatch", [90.0, 91.0]))
     again = json.loads(json.dumps(found.plain(), allow_nan=False))

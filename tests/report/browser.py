@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +19,16 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 def program() -> str | None:
     return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+# The pipe's ends must be 3 and 4 in the browser. They go by way of high numbers, since 3 and 4 may be in use.
+_PLACES = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 20) for end in sys.argv[1:3]]
+for end, place in zip(ends, (3, 4)):
+    os.dup2(end, place)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -35,10 +46,8 @@ class Browser:
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
             f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe", "about:blank",
         ]  # fmt: skip
-        # The pipe's ends must be 3 and 4 in the browser, and a shell puts them there.
-        places = f'exec "$@" 3<&{to_read} 4>&{to_write}'
         self._process = subprocess.Popen(
-            ["sh", "-c", places, "sh", *command],
+            [sys.executable, "-S", "-c", _PLACES, str(to_read), str(to_write), *command],
             pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(to_read)
@@ -47,6 +56,13 @@ class Browser:
         self._number = 0
         self._session = ""
         self.events: list[dict[str, Any]] = []
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         target = next(one for one in self._targets() if one["type"] == "page")
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]

@@ -98,18 +98,22 @@ def facts(
         {
             "kind": "samples",
             **{
-                name: [_sample(int(i), int(often[i]), int(labels[i]), float(losses[i]), images) for i in chosen_ones]
+                name: [
+                    _sample(int(i), int(often[i]), int(labels[i]), float(losses[i]), images, classes)
+                    for i in chosen_ones
+                ]
                 for name, chosen_ones in pick.items()
             },
         }
     )
+    seconds_total["setup"] = 3.0 - seed / 4
     test = 100 - 1.2 * np.arange(number) + 0.4 * luck.standard_normal(number)
     out.append(
         {
             "kind": "end", "metric": float(metric), "test_loss": 0.26, "best": float(metric) + 0.1, "epochs": last,
-            "steps": steps_total, "samples": kept_total, "full_samples": size * epochs,
-            "saved": 1 - kept_total / (size * epochs),
-            "seconds": {"total": sum(seconds_total.values()) + 0.6, **seconds_total},
+            "steps": steps_total, "samples": kept_total, "full_samples": size * last,
+            "saved": 1 - kept_total / (size * last),
+            "seconds": {**seconds_total, "total": sum(seconds_total.values())},
             "class_size": counts.tolist() if classes else None,
             "class_kept": kept_of.tolist() if classes else None,
             "class_metric": test.tolist() if classes else None,
@@ -179,8 +183,10 @@ def _histogram(losses: np.ndarray, weights: np.ndarray) -> dict[str, list[float]
     }
 
 
-def _sample(index: int, kept: int, label: int, loss: float, images: bool) -> dict[str, Any]:
-    common = {"index": index, "kept": kept, "label": label, "loss": loss}
+def _sample(
+    index: int, kept: int, label: int, loss: float, images: bool, classes: list[str] | None
+) -> dict[str, Any]:
+    common = {"index": index, "kept": kept, "loss": loss, "label": classes[label] if classes else None}
     if not images:
         return {**common, "text": f"Sample {index}: the quick brown fox jumps over the lazy dog. " * 4}
     y, x = np.mgrid[0:16, 0:16]

@@ -71,8 +71,9 @@ class Row:
     mean: float | None
     std: float | None
     saved: float | None
-    """Share of the samples left out."""
+    """The share of full data's samples that were not trained on."""
     seconds: float | None
+    """Of training and tests, without setup: what is loaded or compiled once is no part of what methods differ in."""
     steps: float | None
     difference: Difference | None
     same_steps: Difference | None
@@ -122,7 +123,7 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
             verdict = _verdict(members, partners, difference, margin, level)
             notes += _lone_seeds(label, good[label], partners, baseline)
         same = None if _is_control(members[0], baseline) else _paired(good[label], _matching(controls, runs), level)
-        row = _row(label, good[label], difference, same, verdict)
+        row = _row(label, good[label], _by_seed(partners), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
@@ -130,7 +131,7 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
 
 
 def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, by label: the baseline first, then as they come.
+    """Runs that differ in nothing but the seed, by label: the baseline first, then as they come, controls last.
 
     Where other settings than the method differ, they are part of the label. Full data with another method's number of
     steps is labelled by that method, since the number differs from seed to seed.
@@ -146,8 +147,12 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     for run in runs:
         values = ", ".join(f"{name}={_decisive(run)[name]}" for name in shown)
         sets.setdefault(f"{plain[id(run)]} · {values}" if values else plain[id(run)], []).append(run)
-    first = [label for label in sets if _is_baseline(sets[label][0], baseline)]
-    return {label: sets[label] for label in [*first, *(label for label in sets if label not in first)]}
+
+    def rank(label: str) -> int:
+        run = sets[label][0]
+        return 0 if _is_baseline(run, baseline) else 2 if _is_control(run, baseline) else 1
+
+    return {label: sets[label] for label in sorted(sets, key=rank)}
 
 
 def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
@@ -223,6 +228,22 @@ def student(freedom: int, level: float) -> float:
 def metric_of(run: Run) -> float | None:
     """The metric of the finished run; None where there is none or it is not finite."""
     return number((run.end or {}).get("metric"))
+
+
+def seconds(run: Run) -> float | None:
+    """What a run took, without setup."""
+    parts = table((run.end or {}).get("seconds"))
+    total = number(parts.get("total"))
+    return None if total is None else total - (number(parts.get("setup")) or 0.0)
+
+
+def saved(run: Run, full: Run | None) -> float | None:
+    """The share of full data's samples that a run did without; of full data as recorded, else as planned."""
+    end = run.end or {}
+    done, planned = number(end.get("samples")), number(end.get("full_samples"))
+    instead = number(full.end.get("samples")) if full is not None and full.end is not None else None
+    most = instead or planned
+    return number(end.get("saved")) if done is None or not most else 1 - done / most
 
 
 def number(value: Any) -> float | None:
@@ -340,15 +361,22 @@ def _usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
     return [usable[seed] for seed in sorted(usable)], notes
 
 
-def _row(label: str, good: list[Run], found: Difference | None, same: Difference | None, verdict: Verdict) -> Row:
+def _row(
+    label: str,
+    good: list[Run],
+    partner: Callable[[Run], Run | None],
+    found: Difference | None,
+    same: Difference | None,
+    verdict: Verdict,
+) -> Row:
     metrics = [value for run in good if (value := metric_of(run)) is not None]
     return Row(
         label=label,
         n=len(metrics),
         mean=_mean(metrics),
         std=statistics.stdev(metrics) if len(metrics) > 1 else None,
-        saved=_mean((run.end or {}).get("saved") for run in good),
-        seconds=_mean(table((run.end or {}).get("seconds")).get("total") for run in good),
+        saved=_mean(saved(run, partner(run)) for run in good),
+        seconds=_mean(map(seconds, good)),
         steps=_mean((run.end or {}).get("steps") for run in good),
         difference=found,
         same_steps=same,

@@ -46,7 +46,7 @@ class Settings:
     batch_size: int = 128
     """Samples a step."""
     model: str = "conv"
-    """A net of the lab, or timm:NAME, or transformers:NAME."""
+    """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own, taken anyway where none is named."""
     optimizer: str = "sgd"
     """sgd, adam, adamw, radam; lars and lamb with pytorch_optimizer."""
     lr: float = 0.1
@@ -218,6 +218,7 @@ _CHOICES = {
     "amp": ("none", "bf16", "fp16"),
     "feed": ("auto", "resident", "loader"),
 }
+MOST = 1_000_000_000
 _AT_LEAST: dict[str, float] = {
     "epochs": 1, "steps": 0, "batch_size": 1, "workers": 0, "threads": 0, "seed": 0, "eval_every": 1, "gallery": 0,
     "momentum": 0, "weight_decay": 0, "lr": 0,
@@ -243,5 +244,6 @@ def _check(settings: Settings) -> None:
 def _check_value(name: str, value: Any) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise InputError(message(f"{name} as one of them", repr(value), near(value, _CHOICES[name])))
-    if name in _AT_LEAST and not value >= _AT_LEAST[name]:
-        raise InputError(message(f"{name} of at least {_AT_LEAST[name]}", repr(value), "Nothing was started."))
+    most = 2**63 - 1 if name == "seed" else MOST
+    if name in _AT_LEAST and not _AT_LEAST[name] <= value <= most:
+        raise InputError(message(f"{name} from {_AT_LEAST[name]} to {most:,}", repr(value), "Nothing was started."))

@@ -67,6 +67,6 @@ class Task:
     texts: Callable[[int], str] | None = None
     """The text of a training sample, where samples are no images."""
     make_model: Callable[[], torch.nn.Module] | None = None
-    """The task's own net, taken where the model is called "task"."""
+    """The task's own net, taken where no other model is named."""
     source: str = ""
     """Where the data are from, for the record: names and hashes of the files."""

@@ -410,7 +410,7 @@ class Training:
         return fact
 
     def end(self) -> Fact:
-        full = self.epochs * self.all_samples if not self.settings.steps else self.samples
+        full = self.settings.epochs * self.all_samples
         total = {**self.seconds, "total": sum(self.seconds.values())}
         size = None if self.labels is None else self._by_class(torch.ones_like(self.labels))
         return {
@@ -631,10 +631,10 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _model(settings: Settings, task: Task) -> nn.Module:
-    if settings.model == "task":
-        if task.make_model is None:
-            raise InputError(message("a task with its own net", task.name, "Name a model."))
+    if task.make_model is not None and settings.model in ("task", Settings.model):
         return task.make_model()
+    if settings.model == "task":
+        raise InputError(message("a task with its own net", task.name, "Name a model."))
     shape = task.train.inputs.shape[1:] if isinstance(task.train, Arrays) else cast(Any, task.train)[0][0].shape
     return make_net(settings.model, tuple(shape), max(len(task.classes), 1))
 

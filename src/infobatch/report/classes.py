@@ -26,7 +26,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
         if label in others:
             continue
         saved = series.by_class(map(series.class_saving, study.shown(label)), len(names))
-        if saved is not None and any(value and value[0] for value in saved):
+        if saved is not None and study.prunes(label):
             saving[label] = saved
         moved = series.by_class((series.class_change(*pair) for pair in study.pairs(label)), len(names))
         if moved is not None:
@@ -56,7 +56,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
         shown = shown[:half] + shown[-half:]
         caption += f" The {half} lowest and the {half} highest of {len(names)} classes by {clip(lead, 40)}."
     each = max(21.0, 7.0 * len(values) + 6) if change else 21.0
-    left = 14 + 6.8 * max(len(clip(names[place], 14)) for place in shown)
+    left = 12 + 7.2 * max(len(clip(names[place], 14)) for place in shown)
     plot = Plot(52 + each * len(shown), left=left, top=6)
     for row, place in enumerate(shown):
         plot.axes.axhline(row, color=GRID, linewidth=0.8, zorder=0)

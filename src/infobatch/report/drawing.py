@@ -23,10 +23,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 WIDTH = 340
 """Of a figure, in pixels: a phone's width, so that letters stay as large as drawn."""
-LETTERS = 12.0
+LETTERS = 12.5
 COLUMNS = 48
 """How many places along a curve show their values."""
-WIDE = 6.4
+WIDE = 6.7
 """Of an average letter of the values under the pointer, in pixels, on the safe side."""
 
 ROUND = (1, 2, 2.5, 5, 10)
@@ -140,8 +140,11 @@ class Plot:
         """The axes' names: the upright one lies over its axis, where a phone has room for it."""
         axes = self.all[panel]
         axes.grid(axis="y")
-        axes.annotate(y, (0, 1), (0, 9), "axes fraction", "offset pixels", color=MUTED, ha="left", va="bottom")
-        axes.set_xlabel(x, labelpad=4)
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND))
+        axes.annotate(
+            clip(y, 40), (0, 1), (0, 9), "axes fraction", "offset pixels", color=MUTED, ha="left", va="bottom"
+        )
+        axes.set_xlabel(clip(x, 40), labelpad=4)
 
     def fit_left(self) -> None:
         """Room for the numbers of the left axis, all alike."""
@@ -151,7 +154,7 @@ class Plot:
             places = [place for place in axes.get_yticks() if shown[0] <= place <= shown[1]]
             texts = axes.yaxis.get_major_formatter().format_ticks(places)
             longest = max(longest, *(len(text) for text in texts), 1)
-        left = 9 + 7.2 * longest
+        left = 8 + 7.8 * longest
         for axes in self.all:
             box = axes.get_position()
             axes.set_position((left / WIDTH, box.y0, (WIDTH - left - self.right) / WIDTH, box.height))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from . import series
 from .drawing import CARD, GRID, Plot, Tip, clip, short_ticks
 from .figure import Figure, href, keys, metric, styles, word
 from .series import Study
@@ -34,7 +33,8 @@ def best(points: list[Point]) -> list[Point]:
 def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     looks, points = styles(study), []
     for row in study.comparison.rows:
-        paid = row.seconds if by == "time" else series.mean(map(series.cost, study.shown(row.label)))
+        share = None if row.saved is None else 100 * (1 - row.saved)
+        paid = row.seconds if by == "time" else share
         if paid is not None and row.mean is not None:
             points.append(Point(row.label, paid, row.mean, row.std or 0.0, row.n))
     if not points:

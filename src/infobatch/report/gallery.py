@@ -50,7 +50,7 @@ def galleries(study: Study) -> list[Gallery]:
     chosen = []
     for label in study.sets:
         run = study.first(label)
-        if run.samples is not None and any(series.pruned(fact) for fact in run.epochs):
+        if run.samples is not None and study.prunes(label):
             chosen.append((label, run, run.samples))
     chosen = chosen[:MOST_LABELS]
     for side in SIDES:
@@ -79,12 +79,13 @@ def _weight(found: list[Gallery]) -> int:
 
 def _sample(fact: Fact, names: list[str], epochs: int, side: int) -> Sample:
     label, kept, loss = fact.get("label"), number(fact.get("kept")), number(fact.get("loss"))
-    named = isinstance(label, int) and 0 <= label < len(names)
+    if isinstance(label, int) and 0 <= label < len(names):
+        label = names[label]
     text = str(fact.get("text") or "")
     return Sample(
-        name=names[label] if named and isinstance(label, int) else f"sample {fact.get('index')}",
+        name=str(label) if label not in (None, "") else f"sample {fact.get('index')}",
         kept="" if kept is None else f"kept {kept:.0f} of {epochs}",
-        loss="" if loss is None else f"loss {loss:.3g}",
+        loss="" if loss is None else f"loss {max(loss, 0.0) if abs(loss) < 1e-6 else loss:.3g}",
         picture=_picture(fact.get("image"), side),
         text=clip(text, LETTERS) if text else "",
     )

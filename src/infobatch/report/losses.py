@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
 from ..lab.records import Fact, Run
 from . import series
-from .drawing import LINES, PARTS, Plot, Style, Tip, short_ticks
+from .drawing import LINES, PARTS, Plot, Style, Tip, short, short_ticks
 from .figure import Figure, Key, href, patch, swatch
 from .series import Study, numbers
 
@@ -16,6 +18,8 @@ MOST = 6
 STAGES = ("before pruning", "after pruning", "after rescaling")
 COLOURS = (PARTS[4], LINES[1], LINES[0])
 DASH = (4, 1.6)
+PEAK = 0.4
+"""With more than this share of the samples in one bin, the axis is logarithmic."""
 
 Histogram = tuple[list[float], list[float], list[float], list[float]]
 
@@ -45,16 +49,26 @@ def _draw(key: str, label: str, run: Run, panels: list[tuple[int, Histogram]]) -
         axes.stairs(after, edges, color=COLOURS[1], linewidth=1.7)
         axes.stairs(rescaled, edges, color=COLOURS[2], linewidth=1.7, linestyle=(0, DASH))
         axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(0, 1.08 * max(*before, *rescaled, 1e-9))
-        short_ticks(axes, "y", 3)
+        most = max(*before, *rescaled, 1.0)
+        steep = max(before) > PEAK * sum(before)  # late in a run nearly all losses are near 0, and the rest unseen
+        y = f"samples{', log' if steep else ''}, epoch {epoch}"
+        plot.name(y, "loss" if panel == len(panels) - 1 else "", panel)
+        if steep:
+            axes.set_yscale("log")
+            axes.set_ylim(0.7, 2 * most)
+            axes.yaxis.set_major_locator(LogLocator(numticks=4))
+            axes.yaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_formatter(FuncFormatter(short))
+        else:
+            axes.set_ylim(0, 1.08 * most)
+            short_ticks(axes, "y", 3)
         short_ticks(axes)
-        plot.name(f"samples, epoch {epoch}", "loss" if panel == len(panels) - 1 else "", panel)
         table += [[epoch, *row] for row in zip(edges[:-1], edges[1:], before, after, rescaled, strict=True)]
     plot.fit_left()
     for panel, (_, (edges, *counts)) in enumerate(panels):
         _, top, _, height = plot.frame(panel)
         for place, (low, high) in enumerate(pairwise(edges)):
-            start, end = plot.pixels(low, 0, panel)[0], plot.pixels(high, 0, panel)[0]
+            start, end = plot.pixels(low, 1, panel)[0], plot.pixels(high, 1, panel)[0]
             told = [
                 (colour, f"{stage} {count[place]:,.0f}")
                 for colour, stage, count in zip(COLOURS, STAGES, counts, strict=True)

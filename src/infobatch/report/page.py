@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ..lab.comparison import Difference, Row, metric_of, number, table
+from ..lab.comparison import Difference, Row, metric_of, number, seconds, table
 from ..lab.records import Run
-from . import curves, drawing, rows, series
+from . import curves, drawing, rows
 from .classes import by_class
 from .figure import Figure, signed, styles, swatch
 from .frontier import frontier
@@ -152,7 +152,7 @@ def _section(key: str, title: str, intro: str, found: Iterable[Figure | None], m
 
 def _gallery(study: Study) -> Section:
     found = galleries(study)
-    left = sum(any(series.pruned(fact) for fact in study.first(label).epochs) for label in study.sets) - len(found)
+    left = sum(map(study.prunes, study.sets)) - len(found)
     intro = (
         "Kept least are those the net found easy all along; kept most, the hard ones. Wrong labels often hide there."
     )
@@ -164,7 +164,8 @@ def _gallery(study: Study) -> Section:
 
 def _title(study: Study) -> str:
     tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
-    return f"{', '.join(tasks)}: {_count(len(study.sets), 'method')}, {_count(len(study.runs), 'run')}"
+    runs, kinds = _count(len(study.runs), "run"), _count(len(study.sets), "kind")
+    return f"{', '.join(tasks)}: {runs} of {kinds}"
 
 
 def _subtitle(study: Study) -> str:
@@ -265,7 +266,7 @@ def _machine(run: Run) -> dict[str, Any]:
 
 
 def _run(label: str, run: Run) -> dict[str, str]:
-    found, saved, time = metric_of(run), number((run.end or {}).get("saved")), series.seconds(run)
+    found, saved, time = metric_of(run), number((run.end or {}).get("saved")), seconds(run)
     state = "finished" if run.end is not None else f"{len(run.epochs)} of {run.settings.epochs} epochs"
     return {
         "name": run.name,

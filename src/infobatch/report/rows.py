@@ -47,7 +47,7 @@ class Rows(Plot):
 
     def scale(self, low: float, high: float, unit: str) -> None:
         self.axes.set_xlim(low, high)
-        self.axes.set_xlabel(unit)
+        self.axes.set_xlabel(clip(unit, 40))
         short_ticks(self.axes)
 
 
@@ -117,7 +117,7 @@ def savings(study: Study) -> Figure | None:
         "Saved, and what saving cost",
         plot.svg("savings", f"Samples saved, time saved and planning of {len(rows)} methods, in percent"),
         "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
-        "time: tests, setup, planning (the paper's Fig. 4b and c).",
+        "time, as tests and planning do (the paper's Fig. 4b and c).",
         tuple(Key(patch(colour), name) for name, colour in kinds),
         href(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
     )
@@ -127,8 +127,8 @@ def seconds(study: Study) -> Figure | None:
     """Where the time of a run went."""
     rows = []
     for label in study.sets:
-        runs = [run for run in study.shown(label) if series.seconds(run) is not None]
-        total = series.mean(series.seconds(run) for run in runs)
+        runs = [run for run in study.shown(label) if series.seconds(run, "total") is not None]
+        total = series.mean(series.seconds(run, "total") for run in runs)
         if total:
             parts = {name: series.mean(series.seconds(run, name) for run in runs) or 0.0 for name, *_ in COSTS}
             parts["rest"] = max(0.0, total - sum(parts.values()))
@@ -151,7 +151,8 @@ def seconds(study: Study) -> Figure | None:
         "seconds",
         "Where the time went",
         plot.svg("seconds", f"Seconds a run of {len(rows)} methods, by what they were spent on"),
-        "Means over seeds. Planning is what choosing samples costs; scoring them is part of the steps.",
+        "Means over seeds. Planning is what choosing samples costs; scoring them is part of the steps. Setup happens "
+        "once, and is not counted as seconds elsewhere on this page.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
         href(
             ["method", *(text for _, text, _ in COSTS), "total"],

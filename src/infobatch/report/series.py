@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..lab import comparison
 from ..lab.comparison import Comparison, compare, group, number, partner_of, table
 from ..lab.records import Fact, Run
 
@@ -47,6 +48,10 @@ class Study:
         """The run that stands for a label where only one can be shown: that of the lowest seed."""
         return min(self.shown(label), key=lambda run: run.settings.seed)
 
+    def prunes(self, label: str) -> bool:
+        """Whether any of its runs left anything out."""
+        return any(pruned(one) for run in self.shown(label) for one in run.epochs)
+
     def pairs(self, label: str) -> list[tuple[Run, Run]]:
         """Finished runs of a label, each with full data of its settings and seed, but not with itself."""
         found = [(run, self.partner(run)) for run in self.shown(label) if run.end is not None]
@@ -55,7 +60,8 @@ class Study:
     def time_saved(self, label: str) -> float | None:
         """In percent of what full data took with the same seeds."""
         pairs = self.pairs(label)
-        ours, full = mean(seconds(run) for run, _ in pairs), mean(seconds(other) for _, other in pairs)
+        ours = mean(comparison.seconds(run) for run, _ in pairs)
+        full = mean(comparison.seconds(other) for _, other in pairs)
         return None if ours is None or not full else 100 * (1 - ours / full)
 
 
@@ -135,8 +141,7 @@ def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
     """The same, of labels that left anything out."""
 
     def curve(study: Study, label: str) -> Curve:
-        some = any(pruned(one) for run in study.shown(label) for one in run.epochs)
-        return all_of(value)(study, label) if some else averaged([], study.points)
+        return all_of(value)(study, label) if study.prunes(label) else averaged([], study.points)
 
     return curve
 
@@ -190,20 +195,13 @@ def largest_weight(epoch: Fact) -> float | None:
     return max(value for value in values if value is not None) if values else None
 
 
-def cost(run: Run) -> float | None:
-    """Samples trained on, in percent of what full data would be."""
-    end = run.end or {}
-    done, all_of_it = number(end.get("samples")), number(end.get("full_samples"))
-    return 100 * done / all_of_it if done is not None and all_of_it else None
-
-
-def seconds(run: Run, part: str = "total") -> float | None:
+def seconds(run: Run, part: str) -> float | None:
     return number(table((run.end or {}).get("seconds")).get(part))
 
 
 def planning(run: Run) -> float | None:
     """What planning took of a run, in percent."""
-    total, part = seconds(run), seconds(run, "planning")
+    total, part = comparison.seconds(run), seconds(run, "planning")
     return 100 * part / total if total and part is not None else None
 
 
