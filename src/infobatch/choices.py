@@ -219,10 +219,17 @@ def kmeans_1d(values: Tensor, groups: int, rounds: int = 100) -> Tensor:
 
 
 def hide_sure(
-    book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, steps: tuple[float, ...], sure: float
+    book: Book,
+    moment: Moment,
+    generator: torch.Generator,
+    *,
+    ratio: float,
+    steps: tuple[float, ...],
+    at: tuple[float, ...],
+    sure: float,
 ) -> Plan:
     """KAKURENBO: of the lowest F*N losses those go that were told right with a probability of ``sure`` or more."""
-    part = min(len(steps) - 1, moment.epoch * len(steps) // moment.num_epochs)
+    part = sum(moment.epoch >= place * moment.num_epochs for place in at)
     most = round(ratio * steps[part] * book.size)
     unknown = int(torch.count_nonzero(torch.isnan(book.scores)))
     low = ~highest(book.scores, max(book.size - most, unknown), generator)

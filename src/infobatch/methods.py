@@ -3,9 +3,8 @@
 >>> import infobatch
 >>> infobatch.methods.infobatch(ratio=0.5, delta=0.875)
 infobatch(ratio=0.5, delta=0.875)
->>> sorted(infobatch.methods.METHODS)
-['above_mean', 'author_tiers', 'bls', 'dynamic_uncertainty', 'epsilon_greedy', 'eswp', 'full', 'ies', 'infobatch',
- 'kakurenbo', 'order_dp', 'random', 'random_star', 'rcap', 'rising', 'rs2', 'saving', 'seta', 'tiers', 'ucb']
+>>> len(infobatch.methods.METHODS)
+20
 """
 
 from __future__ import annotations
@@ -165,17 +164,28 @@ def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: floa
     return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
 
 
-def kakurenbo(ratio: float = 0.3, *, sure: float = 0.7, steps: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)) -> Method:
+def kakurenbo(
+    ratio: float = 0.3,
+    *,
+    sure: float = 0.7,
+    steps: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4),
+    at: tuple[float, ...] = (0.3, 0.6, 0.8),
+) -> Method:
     """KAKURENBO (NeurIPS 2023): hide the lowest losses that are told right and surely; ``ratio`` falls in steps.
+
+    It is multiplied by each of ``steps``, the next one from each share ``at`` of the run on.
 
     ``update`` needs the keyword ``confidence``, and each epoch ends with a look at the hidden (``hidden``,
     ``observe``). The source lets the learning rate grow: take compensate="lr".
     """
     ratio, sure = ratio_of(ratio), part("sure", sure)
-    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=tuple(float(step) for step in steps))
+    if len(steps) != len(at) + 1:
+        raise InputError(message("one step more than places", f"{len(steps)} and {len(at)}", "See the defaults."))
+    falls = tuple(float(step) for step in steps), tuple(float(place) for place in at)
+    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=falls[0], at=falls[1])
     return _rival(
         "kakurenbo",
-        {"ratio": ratio, "sure": sure, "steps": tuple(steps)},
+        {"ratio": ratio, "sure": sure, "steps": tuple(steps), "at": tuple(at)},
         policy,
         memory.confidence() | memory.held(),
         needs=frozenset({"confidence", "hidden"}),

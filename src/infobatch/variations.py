@@ -28,7 +28,8 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
     A share ``floor`` of the left-out comes at weight 1/floor in the place of as many of the others, so the expected
     gradient is that of all data. Methods that are unbiased already stay as they are.
 
-    >>> unbiased(methods.seta())
+    >>> import infobatch
+    >>> unbiased(infobatch.methods.seta())
     seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
     """
     floor = share_of("floor", floor)
@@ -44,7 +45,8 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
 def plain(method: Method) -> Method:
     """The method with every weight 1.
 
-    >>> plain(methods.random(0.3))
+    >>> import infobatch
+    >>> plain(infobatch.methods.random(0.3))
     random(ratio=0.3, delta=0.875, rescale=False)
     """
     return replace(method, settings={**method.settings, "rescale": False}, rescale=False)
@@ -75,7 +77,7 @@ def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method
     """The method, without favour for samples that stay high: their labels may be wrong.
 
     A sample whose loss was among the highest ``share`` of its epoch ``patience`` times in a row is shown to the
-    method with the median score, so that it is as likely to be left out as a common one.
+    method with the lower quartile of the scores, so that it may be left out like an easy one.
     """
     share, patience = share_of("share", share), count("patience", patience)
     return replace(
@@ -96,5 +98,17 @@ def _with_floor(plan: Plan, generator: torch.Generator, *, labels: Tensor, floor
 
 def _without_favour(book: Book, moment: Moment, generator: torch.Generator, *, policy: Policy, patience: int) -> Plan:
     suspect = book.memory["streak"] >= patience
-    calm = torch.where(suspect, book.scores.nanmedian(), book.scores)
-    return policy(Seen(calm, book.planned, book.memory), moment, generator)
+    calm = {name: _calmed(book.memory[name], suspect) for name in LIKE_LOSSES if name in book.memory}
+    return policy(Seen(_calmed(book.scores, suspect), book.planned, {**book.memory, **calm}), moment, generator)
+
+
+LIKE_LOSSES = ("average", "weight", "batch")
+"""Columns in which a high loss earns a sample its place."""
+
+
+def _calmed(values: Tensor, suspect: Tensor) -> Tensor:
+    """With the lower quartile in the place of the suspects' values."""
+    known = values[~torch.isnan(values)]
+    if not known.numel():
+        return values
+    return torch.where(suspect, known.kthvalue((known.numel() + 3) // 4).values, values)
