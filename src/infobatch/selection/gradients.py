@@ -42,13 +42,11 @@ def glister(
     _check_rounds(rounds)
     e, f = evidence.last_layer()
     held = evidence.validation or evidence
-    logits, labels, inputs = *held.need("logits", "labels"), held.last_layer()[1]
-    if logits.device != f.device:
-        raise InputError(message(f"held-out data on {f.device}", str(logits.device), "Use evidence.to(device)."))
-    if (logits.shape[1], inputs.shape[1]) != (e.shape[1], f.shape[1]):
-        got = f"{logits.shape[1]} classes, {inputs.shape[1]} inputs"
-        expected = f"held-out data of the same last layer, {e.shape[1]} classes, {f.shape[1]} inputs"
-        raise InputError(message(expected, got, "Gather both with one model."))
+    if held.bias != evidence.bias:
+        remedy = "Both come from the same model."
+        raise InputError(message(f"validation with bias={evidence.bias}", f"bias={held.bias}", remedy))
+    logits, labels = held.need("logits", "labels")
+    inputs = held.last_layer()[1].to(f.dtype)
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         rows = torch.arange(len(labels), device=labels.device)
