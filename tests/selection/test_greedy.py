@@ -211,9 +211,10 @@ def test_graph_cut(seed: int, lam: float) -> None:
         assert list(chosen) == sorted(order[want].tolist())
 
 
+@pytest.mark.parametrize("kind", ["scattered", "twins"])
 @pytest.mark.parametrize("seed", range(3))
-def test_graph_cut_by_class(seed: int) -> None:
-    x = points(seed, "scattered")
+def test_graph_cut_by_class(seed: int, kind: str) -> None:
+    x = points(seed, kind)
     same_picks("graph_cut", x, graph_cut_loop(1.0), Evidence(len(x), labels=labels_of(x), features=x))
 
 
@@ -313,6 +314,12 @@ def test_craig_weighs_by_the_size_of_a_cluster() -> None:
     chosen = greedy.craig(evidence, 2 / 9)
     assert chosen[0] < 7 <= chosen[1]
     assert chosen.weights.tolist() == pytest.approx([2 * 7 / 9, 2 * 2 / 9])
+
+
+def test_craig_gives_a_twin_that_is_picked_its_own_weight() -> None:
+    x = torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 5.0]] * 4)
+    evidence = Evidence(8, features=x, logits=torch.zeros(8, 2), labels=torch.zeros(8, dtype=torch.int64))
+    assert greedy.craig(evidence, 1.0).weights.tolist() == [1.0] * 8
 
 
 # ---- memory ----------------------------------------------------------------------------------------------

@@ -158,9 +158,9 @@ def matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) ->
     for many in _split(k, rounds):
         new = _top(along(e, f, missing.to(f.dtype)), picks, many)
         picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
-        if damping > 0:  # else all gradients are 0
-            weights = nonnegative(e[picks].double(), f[picks].double(), target, damping, weights)
-        missing = target - (e[picks].double() * weights[:, None]).T @ f[picks].double()
+        es, fs = e[picks].double(), f[picks].double()
+        weights = nonnegative(es, fs, target, damping, weights)
+        missing = target - (es * weights[:, None]).T @ fs
     return picks, weights
 
 
