@@ -99,7 +99,7 @@ def dp(
     balanced: bool = False,
     seed: int = 0,
     damping: float = 0.01,
-    pool: int = 2048,
+    pool: int = 1024,
 ) -> Selection:
     """Leave out those whose absence, taken together, moves the last layer least.
 
@@ -109,7 +109,7 @@ def dp(
     """
     check_positive("damping", damping)
     if isinstance(pool, bool) or not isinstance(pool, int) or pool < 4:
-        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 2048."))
+        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 1024."))
     budget.count(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
     e, f, inverse = influence_basis(e, f, evidence.probabilities(), damping)
