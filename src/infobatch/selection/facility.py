@@ -81,7 +81,8 @@ class _Nearest:
 
     def __init__(self, similar: Similar, total: Tensor) -> None:
         self.similar = similar
-        first = int(total.argmax())
+        noise = 16 * torch.finfo(total.dtype).eps
+        first = int((total >= total.max() - noise * total.abs().max()).int().argmax())
         self.picks = [first]
         self.level = similar(ALL, slice(first, first + 1))[:, 0].contiguous()
         self.home = torch.zeros(len(total), dtype=torch.int64, device=total.device)

@@ -42,13 +42,11 @@ def glister(
     _check_rounds(rounds)
     e, f = evidence.last_layer()
     held = evidence.validation or evidence
-    logits, labels, inputs = *held.need("logits", "labels"), held.last_layer()[1]
-    if logits.device != f.device:
-        raise InputError(message(f"held-out data on {f.device}", str(logits.device), "Use evidence.to(device)."))
-    if (logits.shape[1], inputs.shape[1]) != (e.shape[1], f.shape[1]):
-        got = f"{logits.shape[1]} classes, {inputs.shape[1]} inputs"
-        expected = f"held-out data of the same last layer, {e.shape[1]} classes, {f.shape[1]} inputs"
-        raise InputError(message(expected, got, "Gather both with one model."))
+    if held.bias != evidence.bias:
+        remedy = "Both come from the same model."
+        raise InputError(message(f"validation with bias={evidence.bias}", f"bias={held.bias}", remedy))
+    logits, labels = held.need("logits", "labels")
+    inputs = held.last_layer()[1].to(f.dtype)
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         rows = torch.arange(len(labels), device=labels.device)
@@ -101,7 +99,7 @@ def dp(
     balanced: bool = False,
     seed: int = 0,
     damping: float = 0.01,
-    pool: int = 2048,
+    pool: int = 1024,
 ) -> Selection:
     """Leave out those whose absence, taken together, moves the last layer least.
 
@@ -111,7 +109,7 @@ def dp(
     """
     check_positive("damping", damping)
     if isinstance(pool, bool) or not isinstance(pool, int) or pool < 4:
-        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 2048."))
+        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 1024."))
     budget.count(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
     e, f, inverse = influence_basis(e, f, evidence.probabilities(), damping)
@@ -160,9 +158,9 @@ def matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) ->
     for many in _split(k, rounds):
         new = _top(along(e, f, missing.to(f.dtype)), picks, many)
         picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
-        if damping > 0:  # else all gradients are 0
-            weights = nonnegative(e[picks].double(), f[picks].double(), target, damping, weights)
-        missing = target - (e[picks].double() * weights[:, None]).T @ f[picks].double()
+        es, fs = e[picks].double(), f[picks].double()
+        weights = nonnegative(es, fs, target, damping, weights)
+        missing = target - (es * weights[:, None]).T @ fs
     return picks, weights
 
 

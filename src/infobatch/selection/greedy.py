@@ -26,6 +26,8 @@ POOL = 512
 """Candidates whose distances to each other are known at once, in farthest-first."""
 BLOCK = 1 << 22
 """Distances held at once."""
+NOISE = 16
+"""Rounding errors that numbers may differ by and still count as the same."""
 
 Pick = Callable[[Tensor, int], tuple[Tensor, Tensor | None]]
 """(shuffled samples, k) -> k places among them, and their weights unless these are all 1."""
@@ -163,29 +165,30 @@ def choose(
 def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int = POOL) -> Tensor:
     """The picks in order, from ``start`` on: each the one whose nearest pick is farthest.
 
-    The distance is d_ij = o_i + o_j - left_i . right_j, with o such that d_ii = 0. A pick is compared with the
-    ``pool`` farthest alone: distances to the nearest pick only shrink, so as long as one of the pool is farther than
-    all others were when it was filled, it is the farthest of all. Then the whole pool's picks meet all samples in
-    one product of matrices. O(N k d) time.
+    The distance is d_ij = o_i + o_j - left_i . right_j, with o such that d_ii = 0; of equals the first is taken. A
+    pick is compared with the ``pool`` farthest alone: distances to the nearest pick only shrink, so as long as one of
+    the pool is farther than all others were when it was filled, it is the farthest of all. Then the whole pool's
+    picks meet all samples in one product of matrices. O(N k d) time.
     """
     own = (left * right).sum(1) / 2
+    slack = float(NOISE * torch.finfo(own.dtype).eps * own.abs().amax())
     far = own.new_full((len(own),), torch.inf)
     picks = torch.tensor([start], device=own.device)
     chosen = [picks]
     count = 1
     while True:
         _bring_nearer(far, left, right, own, picks)
-        far[picks] = -1.0
+        far[picks] = -torch.inf
         if count == k:
             return torch.cat(chosen)
         ranked = far.topk(min(pool + 1, len(far)))
-        limit = ranked.values[-1].item() if len(far) > pool else -1.0
+        limit = slack + (ranked.values[-1].item() if len(far) > pool else -torch.inf)
         if ranked.values[0].item() <= limit:  # more equals than the pool holds
-            picks = far.argmax()[None]
+            picks = (far >= ranked.values[0] - slack).int().argmax(0, keepdim=True)
         else:
             members = ranked.indices[: pool if len(far) > pool else None].sort().values
             among = _distances(left[members], right[members], own[members], own[members])
-            picks = members[_inside(far[members].cpu(), among.cpu(), limit, k - count).to(members.device)]
+            picks = members[_inside(far[members].cpu(), among.cpu(), limit, slack, k - count).to(members.device)]
         chosen.append(picks)
         count += len(picks)
 
@@ -196,10 +199,11 @@ def smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
     With offset |x|^2 / 2 that is the row which leaves the sum of the picks the shortest.
     """
     offset = offset.double()
+    columns = x.T.contiguous()  # so that a product reads the memory in order: three times as fast
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
     for step in range(k):
-        pick = torch.add(offset, x @ total.to(x.dtype)).argmin(0, keepdim=True)
+        pick = torch.add(offset, total.to(x.dtype) @ columns).argmin(0, keepdim=True)
         picks[step] = pick[0]
         offset.index_fill_(0, pick, torch.inf)
         total += x.index_select(0, pick)[0]
@@ -227,7 +231,7 @@ def gradient_distances(e: Tensor, f: Tensor) -> Similar:
     """Minus the distance of the gradients e_i f_i^T, from (e_i . e_j)(f_i . f_j) alone."""
     e, f = scaled(e), scaled(f)
     norms = e.square().sum(1) * f.square().sum(1)
-    noise = 8 * torch.finfo(f.dtype).eps
+    noise = NOISE * torch.finfo(f.dtype).eps
 
     def similar(rows: Rows, columns: Rows) -> Tensor:
         inner = (e[rows] @ e[columns].T).mul_(f[rows] @ f[columns].T)
@@ -239,16 +243,17 @@ def gradient_distances(e: Tensor, f: Tensor) -> Similar:
     return similar
 
 
-def _inside(far: Tensor, among: Tensor, limit: float, most: int) -> Tensor:
+def _inside(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -> Tensor:
     """Picks in a pool, as long as the farthest is beyond ``limit``."""
     picks: list[int] = []
     while len(picks) < most:
-        place = int(far.argmax())
-        if far[place] <= limit:
+        top = float(far.max())
+        if top <= limit:
             break
+        place = int((far >= top - slack).int().argmax())
         picks.append(place)
         torch.minimum(far, among[place], out=far)
-        far[place] = -1.0
+        far[place] = -torch.inf
     return torch.tensor(picks, dtype=torch.int64)
 
 
@@ -263,7 +268,7 @@ def _bring_nearer(far: Tensor, left: Tensor, right: Tensor, own: Tensor, picks: 
 def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tensor:
     """d_ij, 0 where nothing but rounding is left of it."""
     both = own[:, None] + other
-    noise = (own.abs()[:, None] + other.abs()).mul_(8 * torch.finfo(own.dtype).eps)
+    noise = (own.abs()[:, None] + other.abs()).mul_(NOISE * torch.finfo(own.dtype).eps)
     distance = both.sub_(left @ right.T)
     return distance.masked_fill_(distance <= noise, 0.0)
 
