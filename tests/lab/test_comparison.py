@@ -158,7 +158,7 @@ def test_rows_are_means_over_seeds_and_differences_are_paired() -> None:
     baseline, row = compare(runs).rows
     assert (baseline.label, baseline.verdict.kind, baseline.difference) == ("full", "baseline", None)
     assert (row.n, row.mean, row.std) == (4, statistics.fmean(pruned), statistics.stdev(pruned))
-    assert (row.saved, row.steps, row.seconds) == pytest.approx((0.3, 70.0, 7.0))
+    assert (row.saved, row.steps, row.seconds, row.seconds_std) == pytest.approx((0.3, 70.0, 7.0, 0.0))
     assert row.difference is not None
     paired = stats.ttest_rel(pruned, full).confidence_interval(0.95)
     assert (row.difference.low, row.difference.high) == pytest.approx((paired.low, paired.high))
@@ -188,7 +188,7 @@ def test_two_runs_of_one_seed_are_one_seed() -> None:
     found = compare([made("full", 0, 90.0), later, earlier])
     assert (found.rows[1].n, found.rows[1].mean) == (1, 90.0)
     assert found.rows[1].verdict.kind == "one seed"
-    assert any("a and b" in note for note in found.notes)
+    assert any("b and a" in note for note in found.notes)
 
 
 def test_runs_without_a_metric_are_named_and_no_verdict_is_drawn_past_them() -> None:
@@ -284,6 +284,43 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert [row.same_steps is not None for row in compare(near).rows] == [True, False, False]
 
 
+def test_order_is_that_of_the_first_seed_however_runs_come() -> None:
+    runs = []
+    for seed in (1, 0):
+        for at, method in enumerate(("random", "infobatch", "full") if seed else ("full", "random", "infobatch")):
+            time = f"2026-01-0{1 + seed}T00:00:0{at}Z"
+            runs.append(made(method, seed, 90.0, took={"random": 50, "infobatch": 70}.get(method, 100), time=time))
+        runs += [made("full", seed, 89.0, steps=steps, time=f"2026-01-0{1 + seed}T00:01:00Z") for steps in (70, 50)]
+    runs.append(made("full", 0, 89.0, steps=7))
+    order = ["full", "random", "full, steps of random", "infobatch", "full, steps of infobatch", "full, 7 steps"]
+    assert list(group(runs)) == order
+    random.Random(0).shuffle(runs)
+    assert [row.label for row in compare(runs).rows] == order
+
+
+def test_ideas_are_held_against_full_data_with_the_same_ideas_else_with_none() -> None:
+    idea, other = "average", "recalibrate"
+    ours = many("infobatch", [80.0, 81.0, 82.0], ideas=idea, took=70)
+    theirs = many("full", [79.0, 80.0, 81.5], ideas=idea)
+    rows = {row.label: row for row in compare(ours + theirs).rows}
+    assert rows[f"full {idea}"].verdict.kind == "baseline"
+    assert rows[f"infobatch {idea}"].difference == differing([1.0, 1.0, 0.5])
+
+    plain = many("full", [90.0, 91.0, 92.0])
+    rows = {row.label: row for row in compare(ours + theirs + plain + many("random", [90.0] * 3, ideas=other)).rows}
+    assert list(rows)[:2] == ["full", f"full {idea}"]
+    assert rows["full"].verdict.kind == "baseline"
+    assert rows[f"infobatch {idea}"].difference == differing([1.0, 1.0, 0.5])
+    assert rows[f"full {idea}"].difference == differing([-11.0, -11.0, -10.5])
+    assert rows[f"random {other}"].difference == differing([0.0, -1.0, -2.0])
+
+    controls = many("full", [70.0] * 3, steps=70, ideas=idea) + many("full", [60.0] * 3, steps=70)
+    rows = {row.label: row for row in compare(ours + plain + controls).rows}
+    same = rows[f"infobatch {idea}"].same_steps
+    assert same is not None
+    assert same.mean == pytest.approx(11.0)
+
+
 def test_saving_is_against_the_full_run_and_seconds_are_without_setup() -> None:
     full, control = made("full", 0, 90.0), made("full", 0, 89.0, steps=50)
     assert full.end is not None
@@ -294,6 +331,9 @@ def test_saving_is_against_the_full_run_and_seconds_are_without_setup() -> None:
     assert list(rows) == ["full", "full, 50 steps"]
     assert (rows["full"].saved, rows["full"].seconds) == (0.0, 10.0)
     assert (rows["full, 50 steps"].saved, rows["full, 50 steps"].seconds) == (0.4, 6.0)
+    again = made("full", 1, 90.0, seconds=13.0)
+    assert compare([full, again]).rows[0].seconds_std == pytest.approx(statistics.stdev([10.0, 13.0]))
+    assert compare([full]).rows[0].seconds_std is None
     assert compare([control]).rows[0].saved == 0.0  # alone, it is held against its own plan
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 from infobatch import report
 from infobatch.errors import InputError
 from infobatch.lab.records import Run
-from infobatch.report import frontier, gallery, palette, series
+from infobatch.report import figure, frontier, gallery, palette, series
 
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
 
@@ -151,6 +151,76 @@ def test_classes_are_those_of_the_records(runs: list[Run], page: str) -> None:
     apart = np.array([end["class_metric"] for end in ends(runs, "random")])
     apart -= np.array([end["class_metric"] for end in ends(runs, "full")])
     assert [change[name] for name in CLASSES] == pytest.approx(apart.mean(0), abs=1e-4)
+
+
+def test_full_data_cut_short_counts_as_no_method_and_prunes_nothing(runs: list[Run], page: str) -> None:
+    assert re.search(r"<h1>(.*)</h1>", page)[1] == "cifar10: 2 methods, 20 runs"  # type: ignore[index]
+    for key in ("class-saving", "class-both", "noise", "effective"):
+        assert {row["method"] for row in table(page, key)} == {"infobatch", "random"}
+    control = next(one for one in runs if one.settings.steps)
+    assert control.end is not None
+    control = made([control.start, *control.epochs, {**control.end, "epochs": 21}])  # its last epoch is a part of one
+    assert series.class_saving(control) == pytest.approx([100 * (1 - 22 / 30)] * 10)
+
+
+def test_bands_stay_where_values_can_be() -> None:
+    runs = []
+    for seed, (metric, loss) in enumerate(((99.9, 0.001), (80.0, 0.4), (99.5, 0.002))):
+        lines = facts("full", seed, **SMALL)
+        runs.append(made([{**f, "metric": metric, "test_loss": loss} if f["kind"] == "epoch" else f for f in lines]))
+    page = report.html(runs)
+    for key, y, bound in (("metric-epochs", "accuracy, %", 100.0), ("test-loss", "test loss", 0.0)):
+        row = table(page, key)[-1]
+        mean, std = float(row[y]), float(row["std"])
+        assert mean + std > 100 or mean - std < 0  # so that there is something to hold back
+        svg = drawing(page, key)
+        used = next(one for one in svg.iter("use") if "fill-opacity: 0.16" in (one.get("style") or ""))
+        band = next(one for one in svg.iter("path") if f"#{one.get('id')}" == used.get("href"))
+        down = float(used.get("y") or 0)
+        found = [down + float(point.split()[1]) for point in re.findall(r"[ML]([^MLz]+)", band.get("d") or "")]
+        line = lines_of(svg)[0][-1, 1]
+        ratio = (line - min(found)) / (max(found) - line)  # pixels upwards to pixels downwards
+        assert ratio == pytest.approx((100 - mean) / std if bound else std / mean, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(-0.0, "0.00"), (-0.004, "0.00"), (0.004, "0.00"), (-0.006, "\N{MINUS SIGN}0.01"), (1.5, "+1.50")],
+)
+def test_nothing_has_no_sign(value: float, text: str) -> None:
+    assert figure.signed(value) == text
+    assert figure.href(["x"], [[-0.0]]).endswith("x%0A0%0A")
+
+
+def test_seconds_have_their_spread(runs: list[Run], page: str) -> None:
+    times = [end["seconds"]["total"] - end["seconds"]["setup"] for end in ends(runs, "random")]
+    text = Reader(page).text
+    assert f"{np.mean(times):,.1f} ± {np.std(times, ddof=1):,.1f}" in text
+    assert "none is corrected for the number of methods compared" in text
+
+
+def test_order_does_not_depend_on_that_of_the_records(runs: list[Run], page: str) -> None:
+    order = list(dict.fromkeys(row["method"] for row in table(page, "seconds")))
+    assert order == ["full", "infobatch", "full, steps of infobatch", "random"]
+    assert list(series.Study.of(reversed(runs)).sets) == order
+
+
+def test_samples_have_label_index_and_short_losses() -> None:
+    def shown(**fact: Any) -> gallery.Sample:
+        return gallery._sample({"index": 1089, "kept": 6, **fact}, ["zero", "one"], 20, 64)
+
+    assert shown(label="9").name == "9"
+    assert shown(label=1).name == "one"
+    assert shown(label=None).name == ""
+    assert (shown().index, shown().kept) == ("#1089", "kept 6/20")
+    losses = [
+        (-0.0, "loss 0"),
+        (0, "loss 0"),
+        (1e-7, "loss < 0.001"),
+        (0.0123, "loss 0.012"),
+        (-2, "loss \N{MINUS SIGN}2"),
+    ]
+    assert [shown(loss=value).loss for value, _ in losses] == [text for _, text in losses]
 
 
 def test_weights_are_shares_of_all_samples_trained_on(runs: list[Run], page: str) -> None:
@@ -297,6 +367,7 @@ SHORT = facts("infobatch", **SMALL)
     [
         (without(SHORT, "samples"), ["no verdict: no full data to compare with", "No samples: no pruning run"]),
         (without(without(SHORT, "end"), "epoch", "losses"), ["finished: 6 of 6 epochs", "No run has a histogram"]),
+        ([SHORT[0], SHORT[-1]], ["These records hold no epochs"]),
         (SHORT[:1], ["No epoch has been recorded yet", "No run has finished", "No samples"]),
         (facts("infobatch", stop=2, **SMALL), ["has not finished: 2 of 6 epochs", "no run has finished"]),
         (facts("infobatch", classes=None, **SMALL), ["No numbers by class"]),
@@ -319,6 +390,17 @@ def test_parts_of_the_wrong_kind_are_left_out(wrong: Any) -> None:
     }  # fmt: skip
     lines = [{**fact, **dict.fromkeys(parts[fact["kind"]], wrong)} for fact in SHORT]
     assert "Kept most" in report.html([made(lines)])
+
+
+def test_epochs_told_by_an_end_are_shown() -> None:
+    end = {**SHORT[-1], "kept_by_epoch": [150, 100, 90, 80, 150, 150], "metric_by_epoch": {"1": 50.0, "5": 90.0}}
+    page = report.html([made([SHORT[0], end])])
+    assert [row["samples"] for row in table(page, "pruned")] == ["0", "50", "60", "70", "0", "0"]
+    assert float(table(page, "saved")[3]["% of all samples"]) == pytest.approx(100 * 180 / 600)
+    assert [(row["epoch"], row["accuracy, %"]) for row in table(page, "metric-epochs")] == [("2", "50"), ("6", "90")]
+    alone = report.html([made([SHORT[0], {**SHORT[-1], "metric_by_epoch": {"5": 90.0}}])])
+    assert 'id="metric-epochs"' not in alone
+    assert "These records hold no epochs" in Reader(alone).text
 
 
 def test_one_unfinished_run_among_finished_ones_is_named_and_not_averaged() -> None:

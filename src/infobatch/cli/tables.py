@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 200
 """Of a line where stdout is no terminal: nobody has to see it at once."""
+ROOMY = 150
+"""From so many columns on, words stand inside a table; below, each on a line of its own under it."""
 
 MARKS = {"ok": "[ok]", "warning": "[warning]", "problem": "[problem]", "not checkable": "[not checkable]"}
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checkable": "dim"}
@@ -28,17 +30,46 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
 
 
-def show(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A table; columns named in ``right`` hold numbers, and empty ones are left out. Cells are text, never markup."""
+def roomy() -> bool:
+    return console().width >= ROOMY
+
+
+def show(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
+) -> list[str]:
+    """A table; columns named in ``right`` hold numbers, and empty ones are left out. Cells are text, never markup.
+
+    Where it is too wide, columns named in ``spare`` go, in that order; what is still too wide is folded, never cut.
+    Returns the columns that had to go.
+    """
     rows = list(rows)
     full = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    here, gone = console(), []
+    endless = Console(width=100_000)
+    for name in (name for name in spare if columns.index(name) in full):
+        if endless.measure(_table(columns, rows, full, right)).maximum <= here.width:
+            break
+        full.remove(columns.index(name))
+        gone.append(name)
+    here.print(_table(columns, rows, full, right, fold=here.width))
+    return gone
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int], right: Sequence[str], fold: int = 0
+) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at in full:
-        numbers = columns[at] in right
-        table.add_column(Text(columns[at]), justify="right" if numbers else "left", no_wrap=numbers)
+    words = sum(columns[at] not in right for at in shown)
+    for at in shown:
+        number = columns[at] in right
+        # a name in one piece is found and copied more easily, where other words can give way
+        name = at == 0 and words > 1 and max(len(row[at]) for row in rows) <= fold // 3
+        table.add_column(
+            Text(columns[at]), justify="right" if number else "left", no_wrap=number or name, overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(Text(row[at]) for at in full))
-    console().print(table)
+        table.add_row(*(Text(row[at]) for at in shown))
+    return table
 
 
 def say(*lines: str) -> None:
@@ -47,8 +78,17 @@ def say(*lines: str) -> None:
 
 
 def comparison(found: Comparison) -> None:
-    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", "at equal steps", "verdict")
-    show(columns, map(_compared, found.rows), right=columns[1:-2])
+    equal, verdict = "at equal steps", "verdict"
+    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", equal, verdict)
+    rows = [_compared(row) for row in found.rows]
+    if roomy():
+        show(columns, rows, right=columns[1:-2])
+    else:
+        gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", equal))
+        for row in rows:
+            told = dict(zip(columns, row, strict=True))
+            apart = f"; {equal} {told[equal]}" if equal in gone and told[equal] else ""
+            say(f"{told['method']}: {told[verdict]}{apart}")
     level = f"{100 * found.level:g} %"
     say(f"Differences are to {found.baseline} with the same seeds, in points, with intervals at {level}.")
     say(*(f"Note: {note}" for note in found.notes))
@@ -82,24 +122,32 @@ def outcome(found: Outcome) -> None:
     if found.quick:
         works = "It shows that the recipe works, never that the paper is right."
         say(f"Quick, with a {found.stand_in}. {works}" if found.stand_in else "Quick: fewer measurements.")
-    columns = ("cell", "paper", "ours", "n", "saved %, paper", "saved %, ours", "outcome")
-    show(columns, map(_cell, found.rows), right=columns[1:-1])
+    wide = roomy()
+    for unit in dict.fromkeys(row.cell.unit for row in found.rows):  # a table for each, so that its heading says it
+        first = f"cell ({unit})" if unit else "cell"
+        columns = (first, "paper", "ours", "n", "saved %, paper", "saved %, ours", "outcome")
+        show(columns, [_cell(row, wide) for row in found.rows if row.cell.unit == unit], right=columns[1:-1])
+    if not wide:
+        say(*(f"{row.cell.name}: {row.text}: {row.why}" for row in found.rows if row.why))
+        if recipe.waits:
+            say(f"Waits for {'; '.join(recipe.waits)}.")
     say(*(f"Note: {note}" for note in recipe.notes))
     say(f"In all: {found.summary}.")
 
 
-def _cell(row: CellOutcome) -> tuple[str, ...]:
+def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     cell = row.cell
     paper = str(cell.expect or "") if cell.paper is None else f"{cell.paper:g}"
     ours = "" if row.ours is None else f"{row.ours:.4g}"
+    told = f"{row.text}: {row.why}" if row.why else row.text
     return (
-        f"{cell.name}, {cell.unit}" if cell.unit else cell.name,
+        cell.name,
         paper + (f" ± {cell.spread:g}" if cell.spread is not None else ""),
         ours + (f" ± {row.std:.2g}" if row.std is not None else ""),
         str(row.n or ""),
         "" if cell.saved is None else f"{cell.saved:.1f}",
         "" if row.saved is None else f"{row.saved:.1f}",
-        f"{row.text}: {row.why}" if row.why else row.text,
+        told if wide else row.status,
     )
 
 
@@ -126,7 +174,7 @@ def estimates(found: Sequence[Estimate]) -> None:
         )
         for one in found
     ]
-    show(columns, rows, right=columns[1:])
+    show(columns, rows, right=columns[1:], spare=columns[-1:])
     say(*(f"Note: {text}" for text in dict.fromkeys(text for one in found for text in one.unknown)))
 
 

@@ -25,7 +25,7 @@ from functools import cache
 from typing import Any, Literal
 
 from ..errors import InputError, message
-from .records import Run
+from .records import Run, label
 
 Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
 
@@ -74,6 +74,7 @@ class Row:
     """The share of full data's samples that were not trained on."""
     seconds: float | None
     """Of training and tests, without setup: what is loaded or compiled once is no part of what methods differ in."""
+    seconds_std: float | None
     steps: float | None
     difference: Difference | None
     same_steps: Difference | None
@@ -108,22 +109,23 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
     sets = group(runs, baseline)
     notes = _notes_on_settings(runs)
     good: dict[str, list[Run]] = {}
-    for label, members in sets.items():
-        good[label], said = _usable(label, members)
+    for name, members in sets.items():
+        good[name], said = _usable(name, members)
         notes += said
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
     rows = []
-    for label, members in sets.items():
-        partners = good.get(_baseline_of(members[0], sets, baseline), [])
-        difference = _paired(good[label], _by_seed(partners), level)
-        if _is_baseline(members[0], baseline):
+    for name, members in sets.items():
+        against = _baseline_of(members[0], sets, baseline)
+        partners = good.get(against, [])
+        difference = _paired(good[name], _by_seed(partners), level)
+        if against == name:
             verdict = Verdict("baseline", "the baseline")
             difference = None
         else:
             verdict = _verdict(members, partners, difference, margin, level)
-            notes += _lone_seeds(label, good[label], partners, baseline)
-        same = None if _is_control(members[0], baseline) else _paired(good[label], _matching(controls, runs), level)
-        row = _row(label, good[label], _by_seed(partners), difference, same, verdict)
+            notes += _lone_seeds(name, good[name], partners, baseline)
+        same = None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, runs), level)
+        row = _row(name, good[name], _by_seed(partners), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
@@ -131,34 +133,40 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
 
 
 def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, by label: the baseline first, then as they come, controls last.
+    """Runs that differ in nothing but the seed, by label: the baseline, then methods as they were begun with the
+    first seed, each followed by its control. The order of the runs given does not matter.
 
     Where other settings than the method differ, they are part of the label. Full data with another method's number of
     steps is labelled by that method, since the number differs from seed to seed.
     """
-    runs = list(runs)
+    runs = sorted(runs, key=lambda run: (run.settings.seed, str(run.start.get("time") or ""), run.name))
     shown = _telling(runs)
-    plain = {id(run): run.label for run in runs}
-    for run in runs:
-        if _is_control(run, baseline):
-            method = _whose_steps(run, runs)
-            plain[id(run)] = f"{baseline}, steps of {method}" if method else run.label
     sets: dict[str, list[Run]] = {}
+    owners: dict[str, str] = {}
     for run in runs:
         values = ", ".join(f"{name}={_decisive(run)[name]}" for name in shown)
-        sets.setdefault(f"{plain[id(run)]} · {values}" if values else plain[id(run)], []).append(run)
+        suffix = f" · {values}" if values else ""
+        owner = _whose_steps(run, runs) if _is_control(run, baseline) else None
+        name = (f"{baseline}, steps of {owner}" if owner else run.label) + suffix
+        sets.setdefault(name, []).append(run)
+        owners[name] = owner + suffix if owner else ""
 
-    def rank(label: str) -> int:
-        run = sets[label][0]
-        return 0 if _is_baseline(run, baseline) else 2 if _is_control(run, baseline) else 1
+    def rank(name: str) -> int:
+        run = sets[name][0]
+        if _is_baseline(run, baseline):
+            return 1 if run.settings.ideas else 0
+        return 3 if _is_control(run, baseline) else 2
 
-    return {label: sets[label] for label in sorted(sets, key=rank)}
+    own = sorted((name for name in sets if not owners[name]), key=rank)
+    place = {name: at for at, name in enumerate(own)}
+    order = sorted(sets, key=lambda name: (place[owners[name] or name], bool(owners[name])))
+    return {name: sets[name] for name in order}
 
 
 def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
     sets = group(runs, baseline)
-    good = {label: _usable(label, members)[0] for label, members in sets.items()}
+    good = {name: _usable(name, members)[0] for name, members in sets.items()}
     return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
 
 
@@ -301,13 +309,19 @@ def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | Non
     def partner(run: Run) -> Run | None:
         near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]
         own = [other for other in near if not _steps_apart(run, other) or _whose_steps(other, runs) == run.label]
-        return min(own, key=lambda other: _steps_apart(run, other), default=None)
+        return min(own, key=lambda other: _distance(run, other), default=None)
 
     return partner
 
 
-def _alike(run: Run, other: Run) -> bool:
-    return run.settings.seed == other.settings.seed and _decisive(run) == _decisive(other)
+def _alike(run: Run, full: Run) -> bool:
+    """Full data with ideas stands beside runs with the same ideas alone; without ideas, beside all."""
+    ideas = full.settings.ideas in ("", run.settings.ideas)
+    return ideas and run.settings.seed == full.settings.seed and _decisive(run) == _decisive(full)
+
+
+def _distance(run: Run, control: Run) -> tuple[bool, float]:
+    return run.settings.ideas != control.settings.ideas, _steps_apart(run, control)
 
 
 def _steps_apart(run: Run, control: Run) -> float:
@@ -320,11 +334,12 @@ def _steps_apart(run: Run, control: Run) -> float:
 
 def _whose_steps(control: Run, runs: list[Run]) -> str | None:
     near = [run for run in runs if _alike(run, control) and _steps_apart(run, control) <= SAME_STEPS]
-    return min(near, key=lambda run: _steps_apart(run, control)).label if near else None
+    return min(near, key=lambda run: _distance(run, control)).label if near else None
 
 
 def _is_baseline(run: Run, baseline: str) -> bool:
-    return run.label == baseline
+    """Full data, whatever its ideas."""
+    return baseline == (label(run.settings.but(ideas="")) if run.settings.ideas else run.label)
 
 
 def _is_control(run: Run, baseline: str) -> bool:
@@ -333,11 +348,19 @@ def _is_control(run: Run, baseline: str) -> bool:
 
 
 def _baseline_of(run: Run, sets: Mapping[str, list[Run]], baseline: str) -> str:
-    """The label of full data with this run's settings; empty where there is none."""
-    for label, members in sets.items():
-        if _is_baseline(members[0], baseline) and _decisive(members[0]) == _decisive(run):
-            return label
-    return ""
+    """The label of full data with this run's settings; empty where there is none.
+
+    Of a method with ideas: full data with the same ideas, else with none. Full data with ideas stands against full
+    data without, and is itself the baseline where there is no other.
+    """
+    found = {
+        members[0].settings.ideas: name
+        for name, members in sets.items()
+        if _is_baseline(members[0], baseline) and _decisive(members[0]) == _decisive(run)
+    }
+    own = run.settings.ideas
+    wanted = ("", own) if _is_baseline(run, baseline) else (own, "")
+    return next((found[ideas] for ideas in wanted if ideas in found), "")
 
 
 def _usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
@@ -370,13 +393,15 @@ def _row(
     verdict: Verdict,
 ) -> Row:
     metrics = [value for run in good if (value := metric_of(run)) is not None]
+    times = [value for run in good if (value := seconds(run)) is not None]
     return Row(
         label=label,
         n=len(metrics),
         mean=_mean(metrics),
         std=statistics.stdev(metrics) if len(metrics) > 1 else None,
         saved=_mean(saved(run, partner(run)) for run in good),
-        seconds=_mean(map(seconds, good)),
+        seconds=_mean(times),
+        seconds_std=statistics.stdev(times) if len(times) > 1 else None,
         steps=_mean((run.end or {}).get("steps") for run in good),
         difference=found,
         same_steps=same,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import series
 from .drawing import CARD, GRID, MUTED, Plot, Tip, clip
-from .figure import Figure, href, keys, signed, styles, word
+from .figure import Figure, href, keys, said, signed, styles, word
 from .series import Study
 
 MOST_ROWS = 20
@@ -77,7 +77,10 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     start, top, width, _ = plot.frame()
     for row, place in enumerate(shown):
         told = [
-            (looks[label].colour, f"{clip(label, 22)} {signed(one[0]) if change else f'{one[0]:.2f}'} ± {one[1]:.2f}")
+            (
+                looks[label].colour,
+                f"{clip(label, 22)} {signed(one[0]) if change else said('{:.2f}', one[0])} ± {one[1]:.2f}",
+            )
             for label, found in values.items()
             if (one := found[place]) is not None
         ]
@@ -90,7 +93,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     return Figure(
         key,
         title,
-        plot.svg(key, f"{title} of {len(values)} methods, {len(shown)} classes"),
+        plot.svg(key, f"{title} of {len(values)} kinds of runs, {len(shown)} classes"),
         caption,
         keys(looks, values),
         href(["method", "class", unit, "std"], table),
@@ -124,7 +127,7 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
     plot.fit_left()
     for label, name, saved, moved in drawn:
         x, y = plot.pixels(saved, moved)
-        text = f"{clip(label, 22)} {saved:.1f} %, {signed(moved)}"
+        text = f"{clip(label, 22)} {said('{:.1f} %', saved)}, {signed(moved)}"
         plot.tips.append(Tip(x - 5, y - 5, 10, 10, name, ((looks[label].colour, text),)))
     return Figure(
         "class-both",

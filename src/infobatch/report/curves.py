@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import series
 from .drawing import MUTED, Drawn, Plot, curves, short_ticks
-from .figure import Figure, href, keys, metric, styles, word
+from .figure import Figure, bounds, href, keys, metric, said, styles, word
 from .series import Curve, Study
 
 Source = Callable[[Study, str], Curve]
@@ -29,6 +30,8 @@ class Wanted:
     from_zero: bool = False
     level: float | None = None
     """A value to mark."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """What a value can be."""
 
 
 def draw(study: Study, *names: str) -> list[Figure | None]:
@@ -37,19 +40,19 @@ def draw(study: Study, *names: str) -> list[Figure | None]:
 
 
 def _wanted(study: Study) -> list[Wanted]:
-    unit, name = metric(study), word(study)
+    unit, name, positive = metric(study), word(study), (0.0, math.inf)
     band = " Lines are means over seeds, bands one standard deviation."
     cut = " The first fifth, and wide bands of the first half, may lie outside the frame."
     return [
         Wanted(
             "metric-epochs", f"{name.capitalize()} by epoch", series.all_of(series.fact("metric")), unit,
-            "After each epoch." + cut + band, late=0.2,
+            "After each epoch." + cut + band, late=0.2, bounds=bounds(study),
         ),
         Wanted(
             "metric-samples", f"{name.capitalize()} by samples seen",
             series.all_of(series.fact("metric"), by_samples=True), unit,
             "The same against what it cost: at one place, all have trained on as many samples." + band,
-            by_samples=True, late=0.2,
+            by_samples=True, late=0.2, bounds=bounds(study),
         ),
         Wanted(
             "gap", "Difference to full data, by epoch", series.gap("metric"), "points",
@@ -58,25 +61,27 @@ def _wanted(study: Study) -> list[Wanted]:
         ),
         Wanted(
             "test-loss", "Test loss", series.all_of(series.fact("test_loss")), "test loss",
-            "Lower is better." + cut + band, form="{:.4f}", late=0.2,
+            "Lower is better." + cut + band, form="{:.4f}", late=0.2, bounds=positive,
         ),
         Wanted(
             "train-loss", "Training loss", series.all_of(series.fact("train_loss")), "mean loss of the kept",
             "Unweighted, over the samples kept: where the easy ones are left out it is higher by that alone.",
-            form="{:.4f}", late=0.2,
+            form="{:.4f}", late=0.2, bounds=positive,
         ),
         Wanted(
             "learning-rate", "Learning rate", series.all_of(series.fact("lr")), "learning rate",
             "The last of each epoch, with what pacing and compensation made of it.", form="{:.4g}", from_zero=True,
+            bounds=positive,
         ),
         Wanted(
             "pruned", "Samples left out, by epoch", series.all_of(series.pruned), "samples",
             "The first epoch and the last are full, unless a method says otherwise (the paper's Fig. 4d)." + band,
-            form="{:,.0f}", from_zero=True,
+            form="{:,.0f}", from_zero=True, bounds=positive,
         ),
         Wanted(
             "saved", "Saved so far", series.all_of(series.percent("saved_so_far")), "% of all samples",
             "Of all epochs up to this one. It ends at what the run saved.", form="{:.1f} %", from_zero=True,
+            bounds=(0.0, 100.0),
         ),
         Wanted(
             "noise", "Noise of a step", series.pruning(series.fact("noise")), "against full data",
@@ -95,6 +100,7 @@ def _wanted(study: Study) -> list[Wanted]:
         Wanted(
             "seconds-epochs", "Seconds an epoch", series.all_of(series.epoch_seconds), "seconds",
             "All that an epoch took: data, steps, planning and its test." + band, form="{:.3g} s", from_zero=True,
+            bounds=positive,
         ),
     ]  # fmt: skip
 
@@ -103,7 +109,7 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
     looks = styles(study)
     found = [(label, want.source(study, label)) for label in study.sets]
     found = [(label, curve) for label, curve in found if curve.x]
-    if not found:
+    if all(len(curve.x) == 1 and curve.epochs[0] > 1 for _, curve in found):  # a run's last epoch is no curve
         return None
     plot = Plot()
     axis = "samples seen" if want.by_samples else "epoch"
@@ -114,7 +120,15 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
     if want.level is not None:
         plot.axes.axhline(want.level, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
     lines = [
-        Drawn(label, looks[label], one.x, one.mean, one.std, [_told(want.form, one, i) for i in range(len(one.x))])
+        Drawn(
+            label,
+            looks[label],
+            one.x,
+            one.mean,
+            one.std,
+            [_told(want.form, one, i) for i in range(len(one.x))],
+            _bounds(one, want),
+        )
         for label, one in found
     ]
     curves(plot, lines, "{} samples" if want.by_samples else "epoch {}", whole=not want.by_samples)
@@ -143,13 +157,21 @@ def _frame(found: Sequence[Curve], want: Wanted) -> tuple[float, float]:
             if epoch > want.late * last:
                 inside.append(mean)
             if epoch > 0.5 * last:  # bands are wide where runs are unsteady, and would press all curves flat
-                inside += [mean - std, mean + std]
+                least, most = _bounds(curve, want)
+                inside += [max(mean - std, least), min(mean + std, most)]
     low, high = min(inside), max(inside)
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     return 0.0 if want.from_zero else low - pad, high + pad
 
 
+def _bounds(curve: Curve, want: Wanted) -> tuple[float, float]:
+    """Those of the figure, unless the records know better: a loss of one's own may be negative."""
+    least, most = want.bounds
+    fits = least <= min(curve.mean) and max(curve.mean) <= most
+    return want.bounds if fits else (-math.inf, math.inf)
+
+
 def _told(form: str, curve: Curve, place: int) -> str:
-    text = form.format(curve.mean[place]).replace("-", "\N{MINUS SIGN}")
+    text = said(form, curve.mean[place])
     plain = form.replace("+", "")
     return f"{text} ± {plain.format(curve.std[place])}" if curve.n[place] > 1 and curve.std[place] else text

@@ -7,6 +7,7 @@ and the dark page. Letters stay letters. What the pointer shows is CSS alone; th
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ def short(value: float, _: Any = None) -> str:
     >>> short(0), short(1200), short(50000), short(1.28e6)
     ('0', '1.2k', '50k', '1.28M')
     """
-    text = f"{value:.4g}"
+    text = f"{value + 0.0:.4g}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             text = f"{value / size:.3g}{letter}"
@@ -222,6 +223,8 @@ class Drawn:
     spread: Sequence[float]
     texts: Sequence[str]
     """What the pointer shows at each point."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """What no value can pass, and so no band."""
 
 
 def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True) -> None:
@@ -230,7 +233,8 @@ def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True)
     for line in lines:
         x, y, spread = (np.asarray(part, float) for part in (line.x, line.y, line.spread))
         if len(x) and np.nanmax(spread, initial=0) > 0:
-            axes.fill_between(x, y - spread, y + spread, color=line.style.colour, alpha=0.16, linewidth=0)
+            low, high = (np.clip(edge, *line.bounds) for edge in (y - spread, y + spread))
+            axes.fill_between(x, low, high, color=line.style.colour, alpha=0.16, linewidth=0)
         axes.plot(
             x,
             y,
@@ -239,9 +243,9 @@ def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True)
             marker=line.style.marker if len(x) == 1 else "",
         )
     every = np.concatenate([np.asarray(line.x, float) for line in lines])
-    low, high = float(every.min()), float(every.max())
-    pad = 0.02 * (high - low) or 0.5
-    axes.set_xlim(low - pad, high + pad)
+    first, last = float(every.min()), float(every.max())
+    pad = 0.02 * (last - first) or 0.5
+    axes.set_xlim(first - pad, last + pad)
     if whole:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
     else:

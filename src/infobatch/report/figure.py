@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,11 @@ def metric(study: Study) -> str:
     return clip(study.comparison.metric, 40)
 
 
+def bounds(study: Study) -> tuple[float, float]:
+    """What the metric can be: a share in percent is never below 0 nor above 100."""
+    return (0.0, 100.0) if "%" in study.comparison.metric else (-math.inf, math.inf)
+
+
 def word(study: Study) -> str:
     """The metric without its unit: "accuracy" of "accuracy, %"."""
     return metric(study).partition(",")[0]
@@ -66,10 +72,22 @@ def word(study: Study) -> str:
 
 def signed(value: float, places: int = 2) -> str:
     """
-    >>> signed(0.25), signed(-1)
-    ('+0.25', '−1.00')
+    >>> signed(0.25), signed(-1), signed(-0.001)
+    ('+0.25', '−1.00', '0.00')
     """
-    return f"{value:+.{places}f}".replace("-", "\N{MINUS SIGN}")
+    return said(f"{{:+.{places}f}}", value)
+
+
+def said(form: str, value: float) -> str:
+    """A number in words; what rounds to nothing has no sign.
+
+    >>> said("{:.1f} %", -0.01), said("{:.1f} %", -1.5)
+    ('0.0 %', '−1.5 %')
+    """
+    text = form.format(value)
+    if not any(digit in text for digit in "123456789"):
+        text = form.replace("+", "").format(0.0)
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -86,7 +104,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if number(value) is not None:
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return f"{value + 0.0:.6g}" if isinstance(value, float) else str(value)
     text = str(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .drawing import CARD, GRID, Plot, Tip, clip, short_ticks
-from .figure import Figure, href, keys, metric, styles, word
+from .figure import Figure, bounds, href, keys, metric, styles, word
 from .series import Study
 
 
@@ -39,12 +39,13 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
             points.append(Point(row.label, paid, row.mean, row.std or 0.0, row.n))
     if not points:
         return None
-    plot, ahead = Plot(), best(points)
+    plot, ahead, (least, most) = Plot(), best(points), bounds(study)
     plot.axes.plot([one.cost for one in ahead], [one.mean for one in ahead], color=GRID, linewidth=6, zorder=1)
     for one in points:
         look = looks[one.label]
+        bar = [[max(0.0, min(one.std, one.mean - least))], [max(0.0, min(one.std, most - one.mean))]]
         plot.axes.errorbar(
-            one.cost, one.mean, yerr=one.std or None, color=look.colour, marker=look.marker, markersize=8,
+            one.cost, one.mean, yerr=bar if one.std else None, color=look.colour, marker=look.marker, markersize=8,
             elinewidth=1.5, markeredgecolor=CARD, markeredgewidth=1, zorder=3,
         )  # fmt: skip
     unit = "samples trained on, % of full data" if by == "samples" else "seconds a run"
@@ -62,7 +63,7 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     return Figure(
         f"frontier-{by}",
         f"{word(study).capitalize()} against {by}",
-        plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} methods against {unit}"),
+        plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
         f"Up and to the left is better. Bars: one standard deviation over seeds. Beaten by none in both: {names}.",
         keys(looks, [one.label for one in points]),
         href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),

@@ -17,6 +17,7 @@ from ..lab.comparison import number
 from ..lab.records import Fact
 from . import series
 from .drawing import clip
+from .figure import said
 from .series import Study
 
 MOST_LABELS = 8
@@ -29,7 +30,9 @@ LETTERS = 240
 @dataclass(frozen=True)
 class Sample:
     name: str
-    """Of its class, or of its place in the data."""
+    """Of its class; empty where it has none."""
+    index: str
+    """Its place in the data."""
     kept: str
     loss: str
     picture: str | None
@@ -83,12 +86,18 @@ def _sample(fact: Fact, names: list[str], epochs: int, side: int) -> Sample:
         label = names[label]
     text = str(fact.get("text") or "")
     return Sample(
-        name=str(label) if label not in (None, "") else f"sample {fact.get('index')}",
-        kept="" if kept is None else f"kept {kept:.0f} of {epochs}",
-        loss="" if loss is None else f"loss {max(loss, 0.0) if abs(loss) < 1e-6 else loss:.3g}",
+        name="" if label is None else str(label),
+        index=f"#{fact.get('index')}",
+        kept="" if kept is None else f"kept {kept:.0f}/{epochs}",
+        loss="" if loss is None else f"loss {_short(loss)}",
         picture=_picture(fact.get("image"), side),
         text=clip(text, LETTERS) if text else "",
     )
+
+
+def _short(loss: float) -> str:
+    """In few letters, so that it fits under a picture."""
+    return "< 0.001" if 0 < loss < 0.001 else said("{:.2g}", loss)
 
 
 def _picture(image: Any, side: int) -> str | None:

@@ -15,7 +15,7 @@ from ..lab.comparison import Difference, Row, metric_of, number, seconds, table
 from ..lab.records import Run
 from . import curves, drawing, rows
 from .classes import by_class
-from .figure import Figure, signed, styles, swatch
+from .figure import Figure, said, signed, styles, swatch
 from .frontier import frontier
 from .gallery import MOST_LABELS, Gallery, galleries
 from .losses import distributions
@@ -91,7 +91,8 @@ def _sections(study: Study) -> list[Section]:
         shapes += f" Not drawn, to keep the page small: {', '.join(untold)}."
     classes, others = by_class(study)
     apart = f" Of other classes, so not shown: {', '.join(others)}." if others else ""
-    nothing = "No epoch has been recorded yet."
+    ended = any(run.end is not None for run in study.runs)
+    nothing = "These records hold no epochs, or only the last one." if ended else "No epoch has been recorded yet."
     return [
         _section(
             "cost",
@@ -154,7 +155,8 @@ def _gallery(study: Study) -> Section:
     found = galleries(study)
     left = sum(map(study.prunes, study.sets)) - len(found)
     intro = (
-        "Kept least are those the net found easy all along; kept most, the hard ones. Wrong labels often hide there."
+        "Those trained on in the most epochs and in the fewest, of one run a method. A method that goes by losses "
+        "keeps what the net finds hard; wrong labels often hide there. Where chance chooses, both ends are chance."
     )
     if found and left > 0:
         intro += f" {left} methods are not shown: no samples in their records, or more than {MOST_LABELS} methods."
@@ -164,8 +166,9 @@ def _gallery(study: Study) -> Section:
 
 def _title(study: Study) -> str:
     tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
-    runs, kinds = _count(len(study.runs), "run"), _count(len(study.sets), "kind")
-    return f"{', '.join(tasks)}: {runs} of {kinds}"
+    methods = sum(map(study.is_method, study.sets))
+    runs = _count(len(study.runs), "run")
+    return f"{', '.join(tasks)}: {_count(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
 
 
 def _subtitle(study: Study) -> str:
@@ -199,8 +202,8 @@ def _lines(study: Study) -> list[Line]:
                 row=row,
                 mark=swatch(looks[row.label]),
                 mean="" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}"),
-                saved="" if row.saved is None else f"{100 * row.saved:.1f} %",
-                seconds="" if row.seconds is None else f"{row.seconds:,.1f}",
+                saved="" if row.saved is None else said("{:.1f} %", 100 * row.saved),
+                seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
                 time="" if time is None else f"{signed(-time, 1)} %",
                 difference="" if found is None else signed(found.mean),
                 interval="" if found is None else _between(found),
@@ -208,6 +211,10 @@ def _lines(study: Study) -> list[Line]:
             )
         )
     return lines
+
+
+def _spread(std: float | None) -> str:
+    return "" if std is None else f" ± {std:,.1f}"
 
 
 def _between(found: Difference) -> str:
@@ -273,7 +280,7 @@ def _run(label: str, run: Run) -> dict[str, str]:
         "label": label,
         "seed": str(run.settings.seed),
         "metric": "" if found is None else f"{found:.2f}",
-        "saved": "" if saved is None else f"{100 * saved:.1f} %",
+        "saved": "" if saved is None else said("{:.1f} %", 100 * saved),
         "seconds": "" if time is None else f"{time:,.1f}",
         "state": state if run.end is None or found is not None else "no finite metric",
     }

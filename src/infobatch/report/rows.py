@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..lab.comparison import table
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
-from .figure import Figure, Key, href, metric, patch, signed, styles
+from .figure import Figure, Key, href, metric, patch, said, signed, styles
 from .series import Study, numbers
 
 COSTS = (
@@ -80,7 +80,7 @@ def difference(study: Study) -> Figure | None:
     return Figure(
         "difference",
         "Difference to full data",
-        plot.svg("difference", f"Paired difference to full data of {len(rows)} methods, with intervals"),
+        plot.svg("difference", f"Paired difference to full data of {len(rows)} kinds of runs, with intervals"),
         f"The dot is the mean over pairs of runs with the same seed, the line its {100 * study.comparison.level:g} % "
         f"interval. A line wholly in the shaded part is lossless within {margin:g} points.",
         (),
@@ -108,14 +108,14 @@ def savings(study: Study) -> Figure | None:
     for place, (label, values) in enumerate(rows):
         for offset, value, (_, colour) in zip((-0.17, 0.0, 0.17), values, kinds, strict=True):
             plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=0.15, color=colour, linewidth=0)
-        told = ["unknown" if value is None else f"{value:.2f} %" for value in values]
+        told = ["unknown" if value is None else said("{:.2f} %", value) for value in values]
         plot.row(
             place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(told, kinds, strict=True)]
         )
     return Figure(
         "savings",
         "Saved, and what saving cost",
-        plot.svg("savings", f"Samples saved, time saved and planning of {len(rows)} methods, in percent"),
+        plot.svg("savings", f"Samples saved, time saved and planning of {len(rows)} kinds of runs, in percent"),
         "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
         "time, as tests and planning do (the paper's Fig. 4b and c).",
         tuple(Key(patch(colour), name) for name, colour in kinds),
@@ -150,7 +150,7 @@ def seconds(study: Study) -> Figure | None:
     return Figure(
         "seconds",
         "Where the time went",
-        plot.svg("seconds", f"Seconds a run of {len(rows)} methods, by what they were spent on"),
+        plot.svg("seconds", f"Seconds a run of {len(rows)} kinds of runs, by what they were spent on"),
         "Means over seeds. Planning is what choosing samples costs; scoring them is part of the steps. Setup happens "
         "once, and is not counted as seconds elsewhere on this page.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
@@ -180,7 +180,7 @@ def weights(study: Study) -> Figure | None:
     return Figure(
         "weights",
         "Weights over the whole run",
-        plot.svg("weights", f"Shares of weights of {len(rows)} methods"),
+        plot.svg("weights", f"Shares of weights of {len(rows)} kinds of runs"),
         "Whenever a sample is trained on it has a weight: 1 where it stands for itself, more where it stands for "
         "others that were left out.",
         tuple(Key(patch(WEIGHTS[place][2]), WEIGHTS[place][1]) for place in used),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..lab import comparison
@@ -27,7 +27,7 @@ class Study:
 
     @classmethod
     def of(cls, runs: Iterable[Run], margin: float = 0.3, level: float = 0.95) -> Study:
-        runs = list(runs)
+        runs = [with_epochs(run) for run in runs]
         return cls(group(runs), compare(runs, margin=margin, level=level), partner_of(runs))
 
     @property
@@ -49,8 +49,12 @@ class Study:
         return min(self.shown(label), key=lambda run: run.settings.seed)
 
     def prunes(self, label: str) -> bool:
-        """Whether any of its runs left anything out."""
-        return any(pruned(one) for run in self.shown(label) for one in run.epochs)
+        """Whether any of its runs left anything out. Full data cut short is stopped early, and prunes nothing."""
+        return self.is_method(label) and any(pruned(one) for run in self.shown(label) for one in run.epochs)
+
+    def is_method(self, label: str) -> bool:
+        """Whether it is neither full data nor its control."""
+        return self.sets[label][0].settings.method != self.comparison.baseline
 
     def pairs(self, label: str) -> list[tuple[Run, Run]]:
         """Finished runs of a label, each with full data of its settings and seed, but not with itself."""
@@ -74,6 +78,23 @@ class Curve:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     n: tuple[int, ...]
+
+
+def with_epochs(run: Run) -> Run:
+    """Short records have no line an epoch: their ends tell what was kept, and the metric of the epochs tested."""
+    end = run.end or {}
+    kept, metrics = numbers(end.get("kept_by_epoch")), table(end.get("metric_by_epoch"))
+    if run.epochs or (kept is None and not metrics):
+        return run
+    size, done = number(run.start.get("size")), 0.0
+    facts: list[Fact] = []
+    for epoch, many in enumerate(kept or [None] * run.settings.epochs):
+        fact = {"epoch": epoch, "kept": many, "size": size, "metric": metrics.get(str(epoch))}
+        if many is not None and size:
+            done += many
+            fact["saved_so_far"] = 1 - done / (size * (epoch + 1))
+        facts.append(fact)
+    return replace(run, epochs=facts)
 
 
 def numbers(values: Any) -> list[float | None] | None:
@@ -211,10 +232,10 @@ def epoch_seconds(epoch: Fact) -> float | None:
 
 
 def class_saving(run: Run) -> list[float | None] | None:
-    """Of each class, the share left out over the whole run, in percent."""
-    end = run.end or {}
-    size, kept, epochs = numbers(end.get("class_size")), numbers(end.get("class_kept")), number(end.get("epochs"))
-    if size is None or kept is None or not epochs or len(size) != len(kept):
+    """Of each class, the share left out of all that was planned, in percent."""
+    end, epochs = run.end or {}, run.settings.epochs
+    size, kept = numbers(end.get("class_size")), numbers(end.get("class_kept"))
+    if size is None or kept is None or len(size) != len(kept):
         return None
     return [100 * (1 - k / (s * epochs)) if s and k is not None else None for s, k in zip(size, kept, strict=True)]
 
