@@ -1,6 +1,7 @@
 """Every example runs as a newcomer runs it, and stays short enough to be read."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,12 @@ def test_resume(tmp_path):
     said = run("resume.py", tmp_path)
     assert "resumed in epoch 1" in said
     assert "undisturbed run: True" in said
+
+
+def test_own_task(tmp_path):
+    metric, saved = map(float, re.findall(r"[\d.]+(?=; saved| % of)", run("own_task.py", tmp_path)))
+    assert 50 < metric <= 100
+    assert 10 < saved < 50
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(EXAMPLES.glob("*.py"))])

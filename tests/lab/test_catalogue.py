@@ -101,12 +101,12 @@ def test_defaults_are_settings_and_can_be_changed_safely() -> None:
 
 
 def test_every_task_tells_what_it_needs() -> None:
-    expected = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "imagenet"]
+    expected = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "images"]
     assert list(TASKS) == expected
     for info in TASKS.values():
         assert info.description
         assert "\n" not in info.description
-        assert len(info.mean) == len(info.std) == info.shape[0]
+        assert len(info.mean) == len(info.std) == (info.shape[0] if info.shape else 0)
         for data in ("", "no/such/folder"):
             if info.layouts:
                 with pytest.raises(InputError) as caught:
@@ -254,3 +254,42 @@ def test_errors_of_a_persons_own_code_stay_theirs(module: str) -> None:
         make_task(f"{module}:fails", "")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         make_task("half:make_task", "")
+
+
+# ---- images of a person's own ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("layout", "like"), [("npy", "mnist"), ("folder", "cifar10"), ("parquet", "cifar10")])
+def test_own_images_tell_all_about_themselves(tmp_path: Path, layout: str, like: str) -> None:
+    LAYOUTS[layout](tmp_path, like)
+    task = make_task("images", str(tmp_path))
+    assert isinstance(task.train, Arrays)
+    assert task.train.inputs.shape == (4, *(TASKS[like].shape or ()))
+    assert task.classes == (("w", "x", "y", "z") if layout == "folder" else ("0", "1", "2", "3"))
+    floats = task.train.inputs.double() / 255
+    assert task.mean == pytest.approx(floats.mean((0, 2, 3)).tolist())
+    assert task.std == pytest.approx(floats.std((0, 2, 3), correction=0).tolist())
+    assert (task.pad, task.flip) == (4, True)
+
+
+def test_small_own_images_are_left_as_they_are(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        np.save(tmp_path / f"{part}_x.npy", rng.integers(0, 256, (6, 12, 12), dtype=np.uint8))
+        np.save(tmp_path / f"{part}_y.npy", np.arange(6) % 3)
+    task = make_task("images", str(tmp_path))
+    assert (task.pad, task.flip) == (0, False)
+    said = {name: catalogue.there(info, tmp_path) for name, info in TASKS.items() if info.layouts}
+    assert said.pop("images") == f"in {tmp_path}"
+    assert not any(text.startswith("in ") for text in said.values())
+    assert "3 classes of 1 x 12 x 12" in said["mnist"]
+
+
+def test_own_images_of_several_sizes_are_read_when_asked_for(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for name, size in (("cat", (40, 30)), ("dog", (300, 200))):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(tmp_path / part / name / "0.png")
+    task = make_task("images", str(tmp_path))
+    assert task.classes == ("cat", "dog")
+    assert task.train[0][0].shape == (3, 224, 224)  # type: ignore[index]
+    assert len(task.mean) == 3

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import infobatch
 from infobatch.errors import InputError
 from infobatch.lab.doctor import Check, Diagnosis, examine
+from infobatch.lab.doctor.findings import BY_COLLATE
 from infobatch.lab.doctor.tracing import Census, Log, Marked, count_rows, fingerprint, parts, rows
 from infobatch.lab.doctor.trials import Account, Trial, account
 from infobatch.ledger import Pass
@@ -685,3 +686,21 @@ def test_a_loader_of_ones_own_class(patient: Callable[..., str]) -> None:
     found = examine(patient(code))
     assert found.loader == "Mine over InfoBatch of Pictures"
     assert not_ok(found) == {}
+
+
+def test_a_warning_shows_in_the_verdict() -> None:
+    fine, odd = Check("passes", "ok", "two"), Check("copies", "warning", "half of them")
+    assert Diagnosis("a:b", "a loader", 9, 1, (fine,)).verdict == "Every loss reaches its sample."
+    found = Diagnosis("a:b", "a loader", 9, 1, (fine, odd))
+    assert found.ok
+    assert found.verdict == "Every loss reaches its sample. With warnings: see copies."
+
+
+def test_the_remedy_for_a_sorting_collate_carries_the_index() -> None:
+    """The lines it shows, followed to the letter."""
+    samples = [(torch.tensor([3.0]), 0), (torch.tensor([1.0]), 1), (torch.tensor([2.0]), 2)]
+    (line,) = (line for line in BY_COLLATE.splitlines() if line.startswith("*columns"))
+    names: dict[str, Any] = {"samples": samples}
+    exec(line.replace("key=...", "key=lambda sample: sample[0].item()"), names)
+    assert names["indices"] == (1, 2, 0)
+    assert "torch.tensor(indices)" in BY_COLLATE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +10,13 @@ from cyclopts import Parameter
 
 from ..cards import CARDS
 from ..errors import InputError, message
-from ..lab.catalogue import TASKS, Layout
+from ..lab.catalogue import TASKS, TaskInfo, there
 from ..lab.records import read_many
 from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
 from .running import REPORT, plain
+from .screen import unusual
 
 
 def report(
@@ -50,7 +50,13 @@ def report(
 
 
 def estimate(
-    losses: Annotated[Path, Parameter(help="A log of losses: .npy, .npz, .pt, .csv or .jsonl.")],
+    losses: Annotated[
+        Path,
+        Parameter(
+            help="A log of losses: an array [epochs, samples] in .npy, .npz or .pt (epochs in rows), or "
+            "columns (keys) epoch, index, loss in .csv (.jsonl), with epoch and index from 0."
+        ),
+    ],
     /,
     *,
     methods: Annotated[
@@ -75,7 +81,9 @@ def estimate(
     found = estimates.estimate(table, list(methods) or None, epochs, seeds)
     if json:
         size = {"epochs": table.shape[0], "samples": table.shape[1]}
-        return Answer(plain={**size, "methods": [asdict(one) for one in found]})
+        unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
+        told = [{key: value for key, value in asdict(one).items() if key != "unknown"} for one in found]
+        return Answer(plain={**size, "methods": told, "unknown": unknown})
     tables.estimates(found)
     return Answer()
 
@@ -91,6 +99,8 @@ def doctor(
     json: Json = False,
 ) -> Answer:
     """Run your own loader for two epochs, and say whether each loss would reach its sample.
+
+    The module is imported, so its training loop must stand under: if __name__ == "__main__":
 
     As in
       infobatch doctor train:loader
@@ -134,16 +144,23 @@ def tasks(
       infobatch tasks
       infobatch tasks --data ~/data
     """
-    there = {name: _there(info.layouts, data) for name, info in TASKS.items()}
+    files = {name: _there(info, data) for name, info in TASKS.items()}
     layouts = {name: [str(layout) for layout in info.layouts] for name, info in TASKS.items()}
     if json:
         about = [
-            {"name": name, "what": info.description, "files": there[name], "layouts": layouts[name]}
+            {
+                "name": name,
+                "what": info.description,
+                "files": files[name],
+                "layouts": layouts[name],
+                "defaults": info.defaults,
+            }
             for name, info in TASKS.items()
         ]
         return Answer(plain={"tasks": about})
-    columns = ("task", "what", "files", "where to get them")
-    tables.show(columns, [(name, info.description, there[name], info.where) for name, info in TASKS.items()])
+    columns = ("task", "what", "not as by default", "files", "where to get them")
+    rows = [(name, info.description, unusual(info.defaults), files[name], info.where) for name, info in TASKS.items()]
+    tables.show(columns, rows)
     tables.say("Layouts read:")
     for words in dict.fromkeys(words for each in layouts.values() for words in each):
         tables.say(f"  {words}: {', '.join(name for name in layouts if words in layouts[name])}")
@@ -151,11 +168,7 @@ def tasks(
     return Answer()
 
 
-def _there(layouts: Sequence[Layout], data: Path | None) -> str:
-    if not layouts:
+def _there(info: TaskInfo, data: Path | None) -> str:
+    if not info.layouts:
         return "built in"
-    if data is None:
-        return "give --data"
-    root = data.expanduser()
-    places = [(layout, root / below) for layout in layouts for below in (".", *layout.below)]
-    return next((f"in {place}" for layout, place in places if place.is_dir() and layout.found(place)), "not found")
+    return "give --data" if data is None else there(info, data)

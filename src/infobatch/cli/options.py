@@ -57,7 +57,7 @@ def _given(without: frozenset[str] = frozenset()) -> Any:
         names = f"Here: {', '.join(NAMES[entry.name])}." if entry.name in NAMES else ""
         parameter = Parameter(
             help=f"{docs.get(entry.name, '')} {names}".strip(),
-            group=PLACE if entry.name in HARDWARE else LEARNING,
+            group=PLACE if entry.name in HARDWARE and entry.name != "data" else LEARNING,
             show_default=_shown(entry.default),
             consume_multiple=isinstance(entry.default, tuple),
             negative_iterable="",

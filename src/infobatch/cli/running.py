@@ -25,7 +25,7 @@ from ..lab.tasks import Task
 from ..lab.training import Stop
 from . import tables
 from .options import WHOLE, Answer, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb
-from .screen import make_screen
+from .screen import Announcement, make_screen
 
 STOPPED = 130
 """The exit code after Ctrl-C."""
@@ -56,7 +56,7 @@ def train(
     if resume is not None:
         _only_hardware(given, {"--like": like, "--name": name})
     if known is not None:
-        settings = Settings.of({**read(known).settings.plain(), **given})
+        settings = Settings.of({**read(bench.one_run(known)).settings.plain(), **given})
         task = make_task(settings.task, settings.data)
     else:
         settings, task = bench.settle(given)
@@ -70,7 +70,7 @@ def train(
             resume=resume is not None,
             stop=stop,
             tick=screen.watch(settings, epochs),
-            hooks=_hooks(tensorboard, wandb)(folder),
+            hooks=[Announcement(screen), *_hooks(tensorboard, wandb)(folder)],
         )
         screen.done(done)
     told = plain(done, folder) if json else None
@@ -141,7 +141,9 @@ def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run
     planned, done = series.settings(), []
     controls = sum(one.method != "full" for one in planned) if series.equal_steps else 0
     with make_screen(len(planned) + controls, bench.total_length(series, task)) as screen, _stoppable() as stop:
-        for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=hooks):
+        first = Announcement(screen)
+        each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
+        for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
             screen.done(one)
             done.append(one)
     return done
@@ -220,10 +222,16 @@ def reproduce(
     if todo:
         finished = True
         epochs = sum(settings.epochs for _, settings in todo)
-        with make_screen(len(todo), epochs) as screen, _stoppable() as stop:
-            for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
-                screen.done(one)
-                finished = one.end is not None
+        try:
+            with make_screen(len(todo), epochs) as screen, _stoppable() as stop:
+                for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
+                    screen.done(one)
+                    finished = one.end is not None
+        except InfoBatchError:
+            if not json:  # what is known, before what is missing
+                known = recipes.evidence(*kept)
+                tables.outcome(recipes.outcome(recipe, known.runs, known.measurements, quick))
+            raise
         if not finished:
             return _paused("the same command again", {"recipe": name, "finished": False} if json else None)
     if recipe.measure:
@@ -278,6 +286,8 @@ def _hooks(tensorboard: Path | None, wandb: str) -> Hooks:
 
 def _stoppable() -> AbstractContextManager[Stop]:
     text = b"\nStopping after this batch, with a checkpoint. Once more to end at once.\n"
+    if sys.stderr.isatty():
+        text = b"\x1b[?25h" + text  # bars hide the cursor, and nobody could bring it back after the second time
     return bench.interruptible(lambda: os.write(2, text))  # not by print: one may be under way
 
 

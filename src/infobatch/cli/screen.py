@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..lab.records import Run, label
+from ..lab.records import Fact, Run, label
 from ..lab.settings import Settings
 from ..lab.training import Tick
 
@@ -54,7 +54,7 @@ class Screen(Protocol):
         """It has ended, or was there already."""
         ...
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str, style: str = "") -> None: ...
 
 
 def make_screen(runs: int, epochs: int) -> Screen:
@@ -63,6 +63,35 @@ def make_screen(runs: int, epochs: int) -> Screen:
     if console.is_terminal and not console.is_dumb_terminal:
         return Bars(console, runs, epochs)
     return Lines(runs, epochs)
+
+
+class Announcement:
+    """A hook that says once, as the first run begins, which settings are not the general defaults."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen, self.said = screen, False
+
+    def __call__(self, fact: Fact) -> None:
+        if fact["kind"] != "start" or self.said:
+            return
+        self.said = True
+        told = unusual(fact["settings"])
+        if told:
+            self.screen.say(f"Not as by default: {told}", style="dim")
+
+    def close(self) -> None:
+        pass
+
+
+def unusual(settings: dict[str, Any]) -> str:
+    """Settings that differ from the general defaults, but for what a person named.
+
+    >>> unusual({"task": "digits", "epochs": 40, "lr": 0.05, "batch_size": 64})
+    'lr 0.05, batch_size 64'
+    """
+    usual = Settings().plain()
+    named = ("task", "data", "method", "seed")
+    return ", ".join(f"{key} {value}" for key, value in settings.items() if key not in named and value != usual[key])
 
 
 class Count:
@@ -132,8 +161,8 @@ class Bars:
             self.progress.remove_task(self.one)
         self.say(line(run))
 
-    def say(self, text: str) -> None:
-        self.progress.console.print(text, markup=False, highlight=False)
+    def say(self, text: str, style: str = "") -> None:
+        self.progress.console.print(text, markup=False, highlight=False, style=style)
 
 
 class Lines:
@@ -174,5 +203,6 @@ class Lines:
         self.count.end()
         self.say(line(run))
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str = "") -> None:
+        del style  # plain lines have none
         print(text, file=sys.stderr, flush=True)

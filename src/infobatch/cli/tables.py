@@ -119,7 +119,9 @@ def _apart(found: Difference | None) -> str:
 def outcome(found: Outcome) -> None:
     recipe = found.recipe
     say(f"{recipe.name}: {recipe.title}", f"Claim: {recipe.claim}")
-    if found.quick:
+    if not recipe.runnable:
+        say(f"Nothing of it can run yet: all {len(recipe.cells)} cells wait for {'; '.join(recipe.waits)}.")
+    elif found.quick:
         works = "It shows that the recipe works, never that the paper is right."
         say(f"Quick, with a {found.stand_in}. {works}" if found.stand_in else "Quick: fewer measurements.")
     wide = roomy()
@@ -129,7 +131,7 @@ def outcome(found: Outcome) -> None:
         show(columns, [_cell(row, wide) for row in found.rows if row.cell.unit == unit], right=columns[1:-1])
     if not wide:
         say(*(f"{row.cell.name}: {row.text}: {row.why}" for row in found.rows if row.why))
-        if recipe.waits:
+        if recipe.waits and recipe.runnable:
             say(f"Waits for {'; '.join(recipe.waits)}.")
     say(*(f"Note: {note}" for note in recipe.notes))
     say(f"In all: {found.summary}.")
@@ -179,7 +181,8 @@ def estimates(found: Sequence[Estimate]) -> None:
 
 
 def diagnosis(found: Diagnosis) -> None:
-    say(f"{found.target}: {found.loader}; {found.samples:,} samples, {found.epochs} passes")
+    passes = "1 pass" if found.epochs == 1 else f"{found.epochs} passes"
+    say(f"{found.target}: {found.loader}; {found.samples:,} samples, {passes}")
     for check in found.checks:
         console().print(Text(f"{MARKS[check.status]} {check.name}: ", style=STYLES[check.status]), end="")
         say(check.seen)

@@ -348,6 +348,14 @@ def total_length(series: Series, task: Task) -> int:
     return sum(length(one, size_of(task.train)) for one in [*planned, *controls])
 
 
+def one_run(folder: Path) -> Path:
+    """The folder of one run, which a comparison's is not."""
+    if (folder / PLAN).is_file():
+        remedy = f"This is a comparison: infobatch compare --resume {shlex.quote(str(folder))}"
+        raise InputError(message("the folder of one run", str(folder), remedy))
+    return folder
+
+
 def _instead(folder: Path) -> str:
     if (folder / FILE).exists():
         return f"This is one run: infobatch train --resume {shlex.quote(str(folder))}"
@@ -359,23 +367,28 @@ def _instead(folder: Path) -> str:
 
 @contextmanager
 def interruptible(asked: Callable[[], object] = never) -> Iterator[Stop]:
-    """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends everything."""
+    """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends the process.
+
+    The second is the system's own, since Python's would wait until a long call into C returns. Records are whole
+    line by line, and checkpoints are replaced whole, so nothing is lost but the work since the last of them.
+    """
     told: list[int] = []
     mine = os.getpid()
+    both = (signal.SIGINT, signal.SIGTERM)
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
         if os.getpid() != mine:
             return  # a loader's worker: it lives until the run has saved itself
-        if told:
-            raise KeyboardInterrupt
         told.append(number)
+        for each in both:
+            signal.signal(each, signal.SIG_DFL)
         asked()
 
     if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
         yield never
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in both}
     try:
         yield lambda: bool(told)
     finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, message
-from .data import cifar, digits, folder, idx, names, npy, parquet, tiny
+from .data import cifar, digits, folder, idx, names, npy, own, parquet, tiny
 from .data.files import Samples
 from .data.pictures import Shape
 from .settings import near
@@ -33,6 +33,8 @@ class Layout:
     found: Callable[[Path], bool]
     read: Callable[[Path], Samples]
     below: tuple[str, ...] = ()
+    peek: Callable[[Path], tuple[Shape, int] | None] | None = None
+    """Shape and number of classes, where they can be had without reading all."""
 
     def __str__(self) -> str:
         return self.words
@@ -48,7 +50,8 @@ class TaskInfo:
     """Where to get the files, in words."""
     layouts: tuple[Layout, ...]
     """Tried in this order; none for a task that brings its own data."""
-    shape: Shape
+    shape: Shape | None = None
+    """None where shape, mean and std are taken from the data."""
     classes: tuple[str, ...] = ()
     """In the order of the labels, for layouts that do not tell."""
     mean: Sequence[float] = ()
@@ -70,6 +73,8 @@ def make_task(task: str, data: str) -> Task:
     classes = samples.classes or info.classes or _numbered(samples)
     for name, part in (("training", samples.train), ("test", samples.test)):
         _fits(info, part, len(classes), f"{name} set of {task}" + (f" in {data}" if data else ""))
+    if info.shape is None:
+        return _from_data(info, samples, classes)
     return Task(
         name=info.name,
         train=samples.train,
@@ -82,6 +87,46 @@ def make_task(task: str, data: str) -> Task:
         flip=info.flip,
         source=samples.source,
     )
+
+
+def _from_data(info: TaskInfo, samples: Samples, classes: tuple[str, ...]) -> Task:
+    mean, std = own.mean_and_std(samples.train)
+    large = isinstance(samples.train, Arrays) and min(samples.train.inputs.shape[-2:]) >= AUGMENTED
+    return Task(
+        name=info.name,
+        train=samples.train,
+        test=samples.test,
+        classes=classes,
+        defaults=dict(info.defaults),
+        mean=mean,
+        std=std,
+        pad=4 if large else 0,
+        flip=large,
+        source=samples.source,
+    )
+
+
+AUGMENTED = 16
+"""Own images with sides of at least so many pixels are cropped and flipped."""
+
+
+def there(info: TaskInfo, data: Path) -> str:
+    """Whether a folder holds a task's files, in words; files of another shape or number of classes are not its."""
+    root, others = data.expanduser(), ""
+    for layout in info.layouts:
+        for place in (root, *(root / name for name in layout.below)):
+            if not place.is_dir() or not layout.found(place):
+                continue
+            seen = layout.peek(place) if layout.peek is not None else None
+            if seen is None or _likely(info, *seen):
+                return f"in {place}"
+            others = others or f"no: {seen[1]} classes of {' x '.join(map(str, seen[0]))} in {place}"
+    return others or "not found"
+
+
+def _likely(info: TaskInfo, shape: Shape, classes: int) -> bool:
+    """The channels of files say little: a grey image may be kept in colour."""
+    return info.shape is None or (shape[1:] == info.shape[1:] and (not info.classes or classes == len(info.classes)))
 
 
 def _samples(info: TaskInfo, data: str) -> Samples:
@@ -116,7 +161,7 @@ def _fits(info: TaskInfo, part: Any, classes: int, where: str) -> None:
     if low < 0 or high >= classes:
         remedy = "These are files of another set, or test files without labels."
         raise InputError(message(f"labels from 0 to {classes - 1} in the {where}", f"{low} to {high}", remedy))
-    if isinstance(part, Arrays) and tuple(part.inputs.shape[1:]) != info.shape:
+    if isinstance(part, Arrays) and info.shape is not None and tuple(part.inputs.shape[1:]) != info.shape:
         got = " x ".join(map(str, part.inputs.shape[1:]))
         expected = f"images of {' x '.join(map(str, info.shape))} (channels, height, width) in the {where}"
         raise InputError(message(expected, got, "These are files of another set, or in another order of axes."))
@@ -170,7 +215,7 @@ def _arguments(made: Callable[..., Any], data: str, text: str) -> tuple[str, ...
 
 
 def _npy(*below: str) -> Layout:
-    return Layout(npy.WORDS, npy.found, npy.read, below)
+    return Layout(npy.WORDS, npy.found, npy.read, below, own.peek_npy)
 
 
 def _idx(*below: str) -> Layout:
@@ -182,7 +227,7 @@ def _parquet(shape: Shape, *below: str) -> Layout:
 
 
 def _folder(shape: Shape, *below: str) -> Layout:
-    return Layout(folder.WORDS, folder.found, partial(folder.read, shape=shape), below)
+    return Layout(folder.WORDS, folder.found, partial(folder.read, shape=shape), below, own.peek_folder)
 
 
 def _cifar(folder_name: str, published: dict[str, str]) -> Layout:
@@ -316,6 +361,16 @@ _ALL = (
             "weight_decay": 1e-4,
             "workers": 8,
         },
+    ),
+    TaskInfo(
+        name="images",
+        description="your own images; classes, shape, mean and spread are taken from them",
+        where="your own: class folders, npy or parquet files.",
+        layouts=(
+            _npy(),
+            Layout(folder.WORDS, folder.found, own.read_folder, (), own.peek_folder),
+            Layout(parquet.WORDS, parquet.found, own.read_parquet, ("data",)),
+        ),
     ),
 )
 

@@ -40,14 +40,16 @@ else:
 
 Compare = Literal["points", "factor"]
 Status = Literal[
-    "reproduced", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison", "not run", "waits"
-]
+    "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
+    "not run", "waits",
+]  # fmt: skip
 
 LEVEL = 0.9
 """Of the interval that decides: all of it within the tolerance shows, at 5 %, that ours is the paper's."""
 INCIDENTAL = frozenset({*COST, "amp", "seed"})
 """Settings in which a run may differ from its cell."""
 RELATIONS = ("lossless", "same", "less", "more")
+PROOFS = ("reproduced", "consistent")
 
 
 # ---- what a recipe is ------------------------------------------------------------------------------------
@@ -81,6 +83,8 @@ class Cell:
     """Its stand-in."""
     waits: str = ""
     """What must be built before it can run."""
+    proves: str = "reproduced"
+    """What it is called within the tolerance; "consistent" where agreement says little, as that with a default."""
     note: str = ""
 
     @property
@@ -96,7 +100,7 @@ class Recipe:
     title: str
     claim: str
     paper: str
-    """The file of the paper: 002, or 000 for its earlier version."""
+    """Which: the paper (ICLR 2024), or its earlier version."""
     place: str
     """Table or figure, section."""
     data: str
@@ -300,6 +304,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
         tolerance=table.take("tolerance", float, common.tolerance),
         settings=None if row or waits else _settings(own, table.where),
         waits=waits,
+        proves=table.take("proves", str, PROOFS[0]),
         note=table.take("note", str, ""),
     )
     table.done()
@@ -323,6 +328,8 @@ def _check(recipe: Recipe, where: str) -> None:
         at = f"{where}, cell {cell.name}"
         if cells.count(cell.name) > 1:
             raise InputError(message(f"one cell of each name in {where}", f"two {cell.name}", "Name them apart."))
+        if cell.proves not in PROOFS:
+            raise InputError(message(f"proves as one of them in {at}", repr(cell.proves), near(cell.proves, PROOFS)))
         if cell.row and not recipe.measure:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
@@ -629,7 +636,8 @@ class Outcome:
 
 
 _SHOWN: tuple[Status, ...] = (
-    "reproduced", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison", "not run",
+    "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
+    "not run",
 )  # fmt: skip
 
 
@@ -683,7 +691,9 @@ class _Found:
 def _judge(cell: Cell, found: _Found) -> CellOutcome:
     if cell.waits:
         return CellOutcome(cell, "waits")
-    return _judge_measured(cell, found) if cell.row else _judge_trained(cell, found)
+    judged = _judge_measured(cell, found) if cell.row else _judge_trained(cell, found)
+    weak = judged.status == "reproduced" and cell.proves == "consistent"
+    return replace(judged, status="consistent") if weak else judged
 
 
 def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
@@ -856,7 +866,7 @@ def index() -> str:
         waiting = sum(bool(cell.waits) for cell in recipe.cells)
         count = f"{len(recipe.cells)}" if not waiting else f"{len(recipe.cells)}, {waiting} wait"
         hours = f", about {recipe.gpu_hours:g} GPU hours" if recipe.gpu_hours else ""
-        source = f"{recipe.paper}, {recipe.place.partition(';')[0].partition(',')[0]}"
+        source = f"{recipe.paper.partition(' (')[0]}, {recipe.place.partition(';')[0].partition(',')[0]}"
         needs = f"{recipe.data}; {recipe.hardware}{hours}"
         waits = "; ".join(recipe.waits)
         lines.append(f"| {recipe.name} | {recipe.title} | {source} | {count} | {waits} | {needs} |")

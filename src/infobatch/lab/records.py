@@ -11,6 +11,7 @@ import fcntl
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,9 +79,9 @@ class Recorder:
         path = self.folder / FILE
         try:
             if path.exists() and path.stat().st_size and not resume:
-                raise InputError(
-                    message("a folder without a record", f"{path}", "Take another name, or go on with --resume.")
-                )
+                go_on = f"infobatch train --resume {shlex.quote(str(self.folder))}"
+                remedy = f"Take another name, or go on: {go_on}"
+                raise InputError(message("a folder without a record", f"{path}", remedy))
             _set_torn_line_aside(path)
             self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except BaseException:

@@ -5,6 +5,7 @@ train-00000-of-00002.parquet, ..., test-00000-of-00001.parquet, or train/*.parqu
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..tasks import Arrays
 from .files import Samples, absent, broken, fingerprint, package_missing
-from .pictures import Shape, whole
+from .pictures import Shape, decode, pillow, pixels, whole
 
 WORDS = "train-*.parquet and test-*.parquet of Hugging Face (columns image or img, and label or fine_label)"
 TESTS = ("test", "validation", "valid", "val")
@@ -35,6 +36,22 @@ def read(folder: Path, shape: Shape) -> Samples:
     for shards in (train, test):
         _complete(shards)
     return Samples(_join(train, shape), _join(test, shape), fingerprint([*train, *test]), class_names(train[0]))
+
+
+def first_shape(folder: Path) -> Shape:
+    """Of the first training image; all others must have it too."""
+    path = _shards(folder, "train")[0]
+    file = _open(path)
+    column = _column(file, IMAGES, path)
+    for batch in file.iter_batches(batch_size=1, columns=[column]):
+        value = batch.to_pydict()[column][0]
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(data, bytes):
+            raise broken(path, "encoded images", type(data).__name__)
+        grey = decode(data, path, "L", pixels)
+        with pillow().open(io.BytesIO(data)) as image:
+            return 1 if image.mode in ("1", "L") else 3, grey.shape[1], grey.shape[2]
+    raise broken(path, "rows", "none")
 
 
 def class_names(path: Path) -> tuple[str, ...]:

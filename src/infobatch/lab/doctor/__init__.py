@@ -54,13 +54,16 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         status = Counter(check.status for check in self.checks)
+        warned = [check.name for check in self.checks if check.status == "warning" and check.name != "wrapping"]
+        warnings = f" With warnings: see {', '.join(warned)}." if warned else ""
         if not self.ok:
             return f"Not yet: see {', '.join(check.name for check in self.checks if check.status == 'problem')}."
         if status["not checkable"]:
-            return f"No problem found, but {status['not checkable']} of {len(self.checks)} checks could not be made."
+            unmade = f"{status['not checkable']} of {len(self.checks)} checks"
+            return f"No problem found, but {unmade} could not be made.{warnings}"
         if any(check.name == "wrapping" and check.status == "warning" for check in self.checks):
-            return "Nothing is pruned yet. With the lines above, every loss would reach its sample."
-        return "Every loss reaches its sample."
+            return f"Nothing is pruned yet. With the lines above, every loss would reach its sample.{warnings}"
+        return f"Every loss reaches its sample.{warnings}"
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok, "verdict": self.verdict}

@@ -19,6 +19,10 @@ THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
 BY_INDEX = """return *sample, index  # at the end of the data set's __getitem__
 loss = train_data.update(loss, indices)  # the indices as they come with the batch"""
+BY_COLLATE = f"""{BY_INDEX}
+# collate_fn gets (..., index) samples: sort them whole, and hand the indices on in the same order, as in
+*columns, indices = zip(*sorted(samples, key=...))
+return ..., torch.tensor(indices)"""
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ def losses(trial: Trial, order: Order) -> Check:
         )
     if total.came and order == "changed":
         means = "Nothing raises: the wrong samples would be pruned."
-        return Check(name, "problem", "collate_fn changes the order of samples", means, BY_INDEX)
+        return Check(name, "problem", "collate_fn changes the order of samples", means, BY_COLLATE)
     means = "The samples could not be recognised in the batches."
     return Check(name, "not checkable", f"{total.came} losses, none of them for certain", means, BY_INDEX)
 
@@ -242,7 +246,7 @@ def order_inside(order: Order, trial: Trial) -> Check:
         means = (
             "collate_fn (or __getitems__) sorts or shuffles. Nobody can see that from outside, and nothing raises."
         )
-        return Check(name, "problem", seen, means, BY_INDEX)
+        return Check(name, "problem", seen, means, BY_COLLATE)
     if order == "mixed":
         means = (
             "Rows are made of several samples, as mixup does, or of random numbers. A loss is then of what was "
