@@ -13,13 +13,13 @@ PACKAGE = Path(infobatch.__file__).parent
 
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
-    ["errors", "reference", "order"],
-    ["plan", "schedules", "distributed"],
-    ["scorebook", "telemetry", "checkpoint"],
+    ["errors", "reference", "order", "cards"],
+    ["plan", "schedules", "distributed", "memory", "values"],
+    ["scorebook", "telemetry", "checkpoint", "choices"],
     ["policies", "checks", "ledger"],
-    ["sampler"],
-    ["methods", "views"],
-    ["sharding"],
+    ["sampler", "method"],
+    ["methods", "variations", "views"],
+    ["sharding", "looking"],
     ["dataset"],
     ["loader", "pacing"],
     ["__init__"],

@@ -70,7 +70,11 @@ def work(todo: list[dict[str, Any]], next_one: Any, out: Path, deadline: float, 
         begun = time.time()
         if settings.task not in tasks:
             tasks[settings.task] = make_task(settings.task, settings.data)
-        facts = list(training.run(settings, task=tasks[settings.task], name=identity(settings)))
+        try:
+            facts = list(training.run(settings, task=tasks[settings.task], name=identity(settings)))
+        except Exception as error:  # the other runs are not to blame
+            print(f"{records.label(settings)}, seed {settings.seed}: {type(error).__name__}: {error}", flush=True)
+            continue
         longest.value = max(longest.value, 1.05 * (time.time() - begun))
         text = "".join(map(records.line, compact(facts)))
         with open(out, "a") as file:

@@ -2,6 +2,7 @@
 
 screen      a small net, 30 epochs, many seeds: which ideas deserve the headline's time
 short       ResNet-18, 30 epochs: the headline, in little
+digits, fashion   every method on small data
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infobatch.lab.settings import Settings
+from infobatch.selection import SELECTORS
 
 COMMON: dict[str, Any] = {
     "batch_size": 128,
@@ -94,4 +96,54 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
             yield Settings.of({**HEADLINE, **change, "seed": seed})
 
 
-QUEUES = {"screen": screen, "short": short, "headline": headline}
+def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
+    """Our Table 1 for small data: every method at 30, 50 and 70 % left out, full data, full data with as few steps.
+
+    Seed by seed, so that whatever time there is gives whole columns.
+    """
+    size = {"digits": 1257, "fashion_mnist": 60_000}[task]
+    for seed in range(seeds):
+        base = {"task": task, "model": "conv", "gallery": 0, "seed": seed, **settings}
+        yield Settings.of({**base, "method": "full"})
+        for method in ("infobatch", "tiers", "author_tiers", "kakurenbo", "ies", "bls"):
+            yield Settings.of({**base, "method": method, **(LR if method == "kakurenbo" else {})})
+        for ratio in (0.3, 0.5, 0.7):
+            steps = round((1 - ratio) * settings["epochs"] * -(-size // settings["batch_size"]))
+            yield Settings.of({**base, "method": "full", "steps": steps})
+            for method in dynamic(ratio):
+                yield Settings.of({**base, "method": method})
+            for name in SELECTORS:
+                balanced = ",balanced=True" if name != "random" else ""
+                yield Settings.of({**base, "method": f"static.{name}:share={round(1 - ratio, 2)}{balanced}"})
+
+
+def dynamic(ratio: float) -> list[str]:
+    """The dynamic methods with a budget, at about ``ratio`` left out of a pruned epoch."""
+    keep = 1 - ratio
+    return [
+        f"saving:share={ratio}",
+        f"random:ratio={ratio}",
+        f"random_star:ratio={ratio}",
+        f"rising:ratio={ratio}",
+        f"epsilon_greedy:ratio={ratio},every=2",
+        f"ucb:ratio={ratio},every=2",
+        f"ucb:ratio={ratio},every=2,unbiased=0.25",
+        f"dynamic_uncertainty:ratio={ratio},window=3",
+        f"seta:ratio={round(1 - keep / 0.8, 4)},share=0.8",
+        f"seta:ratio={round(1 - keep / 0.8, 4)},share=0.8,unbiased=0.25",
+        f"rs2:ratio={ratio}",
+        f"order_dp:some=0.9,best={round(keep / 0.9, 4)}",
+        f"rcap:ratio={ratio}",
+        f"eswp:ratio={ratio}",
+    ]
+
+
+def digits(seeds: int = 5) -> Iterator[Settings]:
+    return small("digits", seeds, epochs=20, batch_size=64, lr=0.05, eval_every=20, threads=1)
+
+
+def fashion(seeds: int = 5) -> Iterator[Settings]:
+    return small("fashion_mnist", seeds, epochs=10, batch_size=128, lr=0.05, eval_every=10, amp="none")
+
+
+QUEUES = {"screen": screen, "short": short, "headline": headline, "digits": digits, "fashion": fashion}

@@ -5,7 +5,7 @@
 '0.1.0'
 """
 
-from . import methods
+from . import methods, variations
 from .checkpoint import load, save
 from .dataset import InfoBatch, Pruned
 from .errors import (
@@ -42,4 +42,5 @@ __all__ = [
     "methods",
     "pace",
     "save",
+    "variations",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ FORMAT = 1
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FIELDS = {
     *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
-    *("device", "done", "running"),
+    *("device", "done", "running", "memory"),
 }
 
 
@@ -51,6 +51,18 @@ def check_dataset(dataset: Any) -> None:
         )
     if len(dataset) == 0:
         raise InputError(message("at least one sample", "an empty data set", "Check its path or split."))
+
+
+def check_selection(selection: Any, size: int) -> None:
+    """A selection in the place of a method: of this data set."""
+    if selection.size != size:
+        raise InputError(
+            message(
+                f"a selection from {size} samples",
+                f"one from {selection.size}",
+                "Selections belong to positions: wrap the data set it was made on.",
+            )
+        )
 
 
 def check_count(name: str, value: Any, least: int, remedy: str) -> None:
@@ -94,6 +106,21 @@ def check_score(score: Any, loss: Tensor) -> None:
                 f"{kind(score)} on {score.device}" if isinstance(score, Tensor) else kind(score),
                 "Reduce every dimension but the first, where the loss is.",
             )
+        )
+
+
+def check_brought(method: str, needs: Collection[str], loss: Tensor, confidence: Any) -> None:
+    """What a method needs besides losses, named where it is missing."""
+    if "confidence" not in needs:
+        return
+    remedy = "Pass confidence=logits.softmax(1).gather(1, targets[:, None]).squeeze(1)."
+    if confidence is None:
+        expected = f"the keyword confidence, which {method} needs: the probability of the right answer, one a sample"
+        raise InputError(message(expected, "none", remedy))
+    right = isinstance(confidence, Tensor) and confidence.shape == loss.shape and confidence.is_floating_point()
+    if not right or confidence.device != loss.device:
+        raise InputError(
+            message(f"confidence of shape {list(loss.shape)} on {loss.device}", kind(confidence), remedy)
         )
 
 
@@ -152,13 +179,21 @@ def check_attribution(book: Book, came: int, epoch: int) -> None:
         )
 
 
-def check_state(state: Any, size: int, method: str, compensate: str) -> None:
+def check_state(
+    state: Any,
+    size: int,
+    method: str,
+    compensate: str,
+    memory: Collection[str] = (),
+    came: Collection[str] = (),
+) -> None:
     """The whole of a state_dict, so that loading it cannot stop halfway."""
     parts = state[0] if isinstance(state, list) and state else state
     if isinstance(parts, dict) and "part" in parts:
         raise _refused("scores in one table", "one rank's part of them", "Pass shard_scores=True.")
     _check_facts(state, size, method, compensate, FIELDS)
     _check_scores(state["scores"], size)
+    _check_columns(state["memory"], size, memory)
     if (state["running"] is None) != (state["done"] == 0):
         raise _refused(
             f"the running epoch, of which {state['done']} samples are done",
@@ -166,7 +201,7 @@ def check_state(state: Any, size: int, method: str, compensate: str) -> None:
             "torch.distributed.checkpoint loads only what its reader has: use infobatch.integrations.dcp.Sharded.",
         )
     if state["running"] is not None:
-        _check_running(state["running"], size)
+        _check_running(state["running"], size, came)
 
 
 def check_parts(parts: list[Any], size: int, method: str, compensate: str, start: int, stop: int) -> None:
@@ -263,9 +298,18 @@ def _check_reports(reports: Any) -> None:
         raise _refused("a list of epoch reports", type(reports).__name__, "It is damaged.")
 
 
-def _check_running(running: Any, size: int) -> None:
-    if not isinstance(running, dict) or set(running) != {"indices", "table", "fresh"}:
+def _check_columns(columns: Any, size: int, names: Collection[str]) -> None:
+    if not isinstance(columns, dict) or set(columns) != set(names):
+        got = repr(sorted(columns)) if isinstance(columns, dict) else type(columns).__name__
+        raise _refused(f"what the method remembers, {sorted(names)}", got, "Resume with the same method.")
+    for column in columns.values():
+        _check_table(column, size)
+
+
+def _check_running(running: Any, size: int, came: Collection[str]) -> None:
+    if not isinstance(running, dict) or set(running) != {"indices", "table", "fresh", "came"}:
         raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+    _check_columns(running["came"], size, came)
     indices, table = running["indices"], running["table"]
     _check_table(running["fresh"], size)
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1

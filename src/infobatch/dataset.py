@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from . import checks, methods
 from .distributed import Ranks, agree, find, gather
 from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
 from .ledger import Pass, Where
-from .methods import Method
+from .looking import Look
+from .method import Method
 from .plan import Plan, ShardPlan
 from .policies import Rounding, rule_of
 from .sampler import PlanSampler
@@ -44,7 +46,7 @@ class Pruned(View):
     def __init__(
         self,
         dataset: Any,
-        method: Method,
+        method: Method | Any,
         num_epochs: int,
         *,
         seed: int = 0,
@@ -62,6 +64,9 @@ class Pruned(View):
             raise InputError(
                 message('compensate "loss" or "lr"', repr(compensate), "See infobatch.pace for what grows.")
             )
+        if hasattr(method, "indices") and hasattr(method, "weights"):
+            checks.check_selection(method, len(dataset))
+            method = methods.static(method)
         if not isinstance(method, Method):
             raise InputError(
                 message("a method", repr(method), "Take one from infobatch.methods, as methods.infobatch().")
@@ -70,7 +75,8 @@ class Pruned(View):
         if not isinstance(shard_scores, bool):
             raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
         if shard_scores:
-            checks.check_shardable(len(dataset), repr(method), rule_of(method.policy) is not None)
+            by_cuts = rule_of(method.policy) is not None and method.memory is None and not method.around
+            checks.check_shardable(len(dataset), repr(method), by_cuts)
         super().__init__(dataset)
         self.method = method
         self.num_epochs = num_epochs
@@ -84,6 +90,10 @@ class Pruned(View):
         """Whether each rank holds its part of the scores alone."""
         self._ranks: Ranks | None = None
         self._book = ShardBook(len(dataset), find(group)) if shard_scores else ScoreBook(len(dataset))
+        if isinstance(self._book, ScoreBook):
+            self._book.keep(method.memory, method.needs & {"confidence"})
+        self._look: Look | None = None
+        """The look at those left out, while there is one."""
         self._epoch = 0
         self._plan: Plan | ShardPlan | None = None
         self._pass: Pass | None = None
@@ -106,19 +116,30 @@ class Pruned(View):
         """For ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
         return self._sampler
 
-    def update(self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None) -> Tensor:
+    def update(
+        self,
+        loss: Tensor,
+        indices: Tensor | None = None,
+        *,
+        score: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> Tensor:
         """Take one loss a sample; return the weighted mean to call ``backward`` on.
 
         Without ``indices`` the losses belong to the batch that has waited longest. With them they belong to those
         samples, and the order and look-ahead of the loader do not matter. ``score`` is recorded in place of the
-        loss.
+        loss. ``confidence`` is the probability the model gives the right answer, for methods that need it.
         """
         checks.check_loss(loss)
         if score is not None:
             checks.check_score(score, loss)
+        if self.method.needs:
+            checks.check_brought(repr(self.method), self.method.needs, loss, confidence)
         if loss.device != self._book.device:
             self.to(loss.device)
         scores, correction = loss if score is None else score, 1.0
+        if self.method.score == "batch":
+            scores = scores.detach().mean().expand_as(scores)
         if indices is None:
             run = self._open_pass("losses")
             if self._named:
@@ -132,12 +153,62 @@ class Pruned(View):
             except BaseException:
                 run.put_back(where)
                 raise
+            if self._book_came:
+                self._bring(run.indices[where.start : where.stop] if isinstance(where, range) else where, confidence)
             correction = run.correction(loss.shape[0])
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
+            if self._book_came:
+                self._bring(indices, confidence)
         mean = _weighted_mean(loss, weights)
         return mean if correction == 1.0 else mean * correction
+
+    def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
+        """The samples the last epoch left out, as (batch, indices), for a look without training.
+
+        Call ``observe`` for each batch. For methods that want to know how the left-out fare; between two epochs.
+        ``loader`` takes the other arguments of torch's DataLoader. With ranks each looks at its part, and all must.
+
+        >>> import torch, infobatch
+        >>> data = torch.utils.data.TensorDataset(torch.rand(40, 1))
+        >>> train = infobatch.Pruned(data, infobatch.methods.kakurenbo(), num_epochs=4)
+        >>> for (x,) in infobatch.DataLoader(train, batch_size=8):
+        ...     loss = train.update(x.sum(1), confidence=1 - x.sum(1))
+        >>> for (x,), indices in train.hidden(batch_size=8):
+        ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
+        """
+        checks.check_count("batch_size", batch_size, 1, "As for training.")
+        self._settle()
+        if "held" not in (self.method.memory.columns if self.method.memory else ()):
+            raise InputError(
+                message("a method that wants a look at the left-out", repr(self.method), "Only those need it.")
+            )
+        if self._done() or self._before:
+            raise MisalignedError(
+                message("a look at the left-out between two epochs", "one inside an epoch", "Do it after the epoch.")
+            )
+        self._plan = None  # whom it keeps depends on what is seen now
+        assert isinstance(self._book, ScoreBook)
+        self._look = look = Look(self._book, self.method, self._meet_ranks(), self._epoch)
+        try:
+            yield from look.batches(self.dataset, batch_size, loader)
+            look.close()
+        finally:
+            look.forget()
+            self._look = None
+
+    def observe(self, loss: Tensor, indices: Tensor, *, confidence: Tensor | None = None) -> None:
+        """How a sample that was left out fares; see ``hidden``. Nothing to call ``backward`` on."""
+        checks.check_loss(loss)
+        checks.check_indices(indices, loss)
+        if self._look is None:
+            raise MisalignedError(
+                message("observe inside a loop over train_data.hidden()", "one outside", "See Pruned.hidden.")
+            )
+        if self.method.needs:
+            checks.check_brought(repr(self.method), self.method.needs, loss, confidence)
+        self._look.note(loss, indices, confidence)
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
@@ -254,7 +325,8 @@ class Pruned(View):
                     ] = UNSEEN
             done = int(fresh.ne(UNSEEN).count_nonzero())
             table = _saved(plan.table) if plan.kept < plan.size else None
-            running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh}
+            came = {name: _saved(column) for name, column in self._came_together("saves in").items()}
+            running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh, "came": came}
         return {
             "format": checks.FORMAT,
             "size": self._book.size,
@@ -266,6 +338,7 @@ class Pruned(View):
             "epoch": self._epoch,
             "planned": self._book.planned,
             "scores": _saved(self._book.scores),
+            "memory": {name: _saved(column) for name, column in self._memory.items()},
             "reports": [asdict(report) for report in self._reports],
             "done": done,
             "running": running,
@@ -287,7 +360,7 @@ class Pruned(View):
             checks.check_parts(parts, book.size, repr(self.method), self.compensate, book.start, book.stop)
             state = parts[0]
         else:
-            checks.check_state(state, book.size, repr(self.method), self.compensate)
+            checks.check_state(state, book.size, repr(self.method), self.compensate, self._memory, self._book_came)
         assert isinstance(state, dict)
         running = state["running"]
         if self._pass is not None:
@@ -308,6 +381,8 @@ class Pruned(View):
                 self._before, self._begun = book.seen(), True
             return
         book.load(state["scores"], state["planned"])
+        for name, column in state["memory"].items():
+            book.memory[name].copy_(column)
         device = book.device
         if running is not None:
             table = (
@@ -320,7 +395,35 @@ class Pruned(View):
             )
             book.begin(plan, self._scale(plan))
             book.fresh.copy_(running["fresh"])
+            for name, column in running["came"].items():
+                book.came[name].copy_(column)
             self._before = book.seen()
+
+    @property
+    def _memory(self) -> dict[str, Tensor]:
+        return self._book.memory if isinstance(self._book, ScoreBook) else {}
+
+    @property
+    def _book_came(self) -> dict[str, Tensor]:
+        return self._book.came if isinstance(self._book, ScoreBook) else {}
+
+    def _bring(self, indices: Tensor, confidence: Tensor | None) -> None:
+        """Note what came beside the losses."""
+        assert confidence is not None
+        column = self._book_came["confidence"]
+        column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
+
+    def _came_together(self, purpose: str) -> dict[str, Tensor]:
+        """What came beside this epoch's losses, of all ranks."""
+        run, came = self._running, self._book_came
+        if run is None or run.ranks.world == 1:
+            return came
+        whole = {}
+        for name, column in came.items():
+            parts = column.index_select(0, run.indices)
+            gathered = gather(run.ranks, parts, run.remaining.numel(), purpose, self._epoch)
+            whole[name] = column.index_copy(0, run.remaining, gathered)
+        return whole
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
@@ -506,7 +609,11 @@ class Pruned(View):
             raise
         if run is not None and run.ranks.world > 1 and isinstance(self._book, ScoreBook):
             self._book.fresh.copy_(self._together("closes"))
+            for name, column in self._came_together("closes").items():
+                self._book.came[name].copy_(column)
         now = report(plan, self._book.scores, self._book.planned)
+        if isinstance(self._book, ScoreBook) and isinstance(plan, Plan):
+            self._book.remember(self.method.memory, plan.table != 0)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))

@@ -3,53 +3,29 @@
 >>> import infobatch
 >>> infobatch.methods.infobatch(ratio=0.5, delta=0.875)
 infobatch(ratio=0.5, delta=0.875)
->>> sorted(infobatch.methods.METHODS)
-['above_mean', 'author_tiers', 'full', 'infobatch', 'random', 'random_star', 'saving', 'tiers']
+>>> len(infobatch.methods.METHODS)
+20
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from . import policies
+import torch
+from torch import Tensor
+
+from . import choices, memory, policies
+from .choices import Book, Seen
 from .errors import InputError, message
-from .plan import Plan, generator_for
-from .plan import full as full_plan
-from .policies import MOST, Policy, Rounding, Scores
+from .memory import Memory
+from .method import Method as Method
+from .plan import Plan
+from .policies import MOST, Policy, Rounding
 from .schedules import Moment, Schedule, after, all_of, until
-
-
-def _any_number(num_epochs: int) -> None:
-    del num_epochs
-
-
-@dataclass(frozen=True)
-class Method:
-    """A policy that says whom to keep, and a schedule that says when to ask it."""
-
-    name: str
-    settings: dict[str, Any]
-    policy: Policy
-    schedule: Schedule
-    rescale: bool = True
-    check: Callable[[int], None] = _any_number
-    """Refuses a number of epochs under which the method cannot do what it promises."""
-
-    def draw(self, book: Scores, moment: Moment, seed: int) -> Plan:
-        """The plan of one epoch: a pure function of the scores, the epoch and the seed."""
-        generator = generator_for(seed, moment.epoch, book.scores.device)
-        if not self.schedule(moment):
-            return full_plan(book.size, moment.epoch, generator)
-        plan = self.policy(book, moment, generator)
-        if self.rescale:
-            return plan
-        return Plan(plan.epoch, plan.indices, (plan.table != 0).float())
-
-    def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
+from .values import count, labels_of, part, ratio_of, share_of
 
 
 def infobatch(
@@ -65,7 +41,7 @@ def infobatch(
     ``delta=1`` turns annealing off, ``rescale=False`` the weights (Table 4). ``rounding="paper"`` keeps
     int((1-r)m) samples at weight 1/(1-r) in place of the exact count and weight.
     """
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     if rounding not in ("exact", "paper"):
         raise InputError(message('rounding "exact" or "paper"', repr(rounding), "Leave it out for exact."))
     if not isinstance(rescale, bool):
@@ -90,7 +66,7 @@ def tiers(
     warmup: int = 0,
 ) -> Method:
     """The papers' more aggressive setting: 0.75 for the lowest 20 %, 0.5 from there up to the mean."""
-    ratio, low_ratio, low_share = _ratio(ratio), _ratio(low_ratio), _share("low_share", low_share)
+    ratio, low_ratio, low_share = ratio_of(ratio), ratio_of(low_ratio), share_of("low_share", low_share)
     policy = partial(policies.below_mean_in_tiers, ratio=ratio, low_ratio=low_ratio, low_share=low_share)
     return _method("tiers", policy, delta, warmup, ratio=ratio, low_ratio=low_ratio, low_share=low_share)
 
@@ -103,26 +79,26 @@ def author_tiers(delta: float = 0.875, *, warmup: int = 0) -> Method:
 
 def above_mean(ratio: float = 0.5, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """Table 5's opposite: prune among the samples above the mean."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     return _method("above_mean", partial(policies.above_mean, ratio=ratio), delta, warmup, ratio=ratio)
 
 
 def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """Table 5's control: prune anyone with probability ``ratio``, with rescaling and annealing."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     return _method("random", partial(policies.uniform, ratio=ratio), delta, warmup, ratio=ratio)
 
 
 def random_star(ratio: float = 0.3) -> Method:
     """Table 1's Random*: a fresh random subset every epoch, the first included; no rescaling, no annealing."""
-    ratio = _ratio(ratio)
+    ratio = ratio_of(ratio)
     policy = partial(policies.uniform, ratio=ratio, unscored=True)
     return _method("random_star", policy, 1.0, 0, False, ratio=ratio)
 
 
 def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warmup: int = 0) -> Method:
     """Ask for a share of the whole run: a controller sets each epoch's threshold so that the run ends there."""
-    share, ratio = _share("saving", share), _ratio(ratio)
+    share, ratio = share_of("saving", share), ratio_of(ratio)
     if ratio == 0:
         raise InputError(message("a ratio above 0", "0", "The ratio is the share that goes among the prunable."))
     schedule = all_of(until(delta), after(warmup))
@@ -136,34 +112,172 @@ def full() -> Method:
     return Method("full", {}, partial(policies.uniform, ratio=0.0), until(0.0))
 
 
+def rising(
+    ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
+) -> Method:
+    """Our own: keep with a chance ~ H**power, at least ``floor``; exactly (1-ratio)N a pruned epoch; weights 1/p."""
+    ratio, floor = ratio_of(ratio), share_of("floor", floor)
+    if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
+        raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
+    policy = partial(choices.rising, ratio=ratio, power=float(power), floor=floor)
+    return _method("rising", policy, delta, warmup, ratio=ratio, power=float(power), floor=floor)
+
+
+def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
+    """Raju et al. 2021: the highest average losses, a share ``epsilon`` of the budget by lot; every ten epochs."""
+    ratio, epsilon, share = ratio_of(ratio), share_of("epsilon", epsilon), part("share", share)
+    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=count("every", every))
+    settings = {"ratio": ratio, "epsilon": epsilon, "share": share, "every": every}
+    return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.held())
+
+
+def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 10) -> Method:
+    """Raju et al. 2021: the highest average loss plus ``c`` times its spread; chosen anew every ten epochs."""
+    ratio, share = ratio_of(ratio), part("share", share)
+    policy = partial(choices.upper_bound, ratio=ratio, c=float(c), every=count("every", every))
+    settings = {"ratio": ratio, "c": float(c), "share": share, "every": every}
+    return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.held())
+
+
+def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
+    """He et al. 2023: the spread of the right class's probability over a window of epochs; the least uncertain go.
+
+    ``update`` needs the keyword ``confidence``.
+    """
+    ratio = ratio_of(ratio)
+    policy = partial(choices.least_uncertain_go, ratio=ratio, length=count("window", window, 2))
+    return _rival(
+        "dynamic_uncertainty",
+        {"ratio": ratio, "window": window},
+        policy,
+        memory.window(window),
+        schedule=after(window),
+        needs=frozenset({"confidence"}),
+    )
+
+
+def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: float = 0.875) -> Method:
+    """SeTa (CVPR 2025): a random (1-ratio)N, of which a window of loss groups slides from easy to hard."""
+    ratio, share = ratio_of(ratio), part("share", share)
+    until(delta)
+    policy = partial(choices.window_of_groups, ratio=ratio, groups=count("groups", groups), share=share, delta=delta)
+    return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
+
+
+def kakurenbo(
+    ratio: float = 0.3,
+    *,
+    sure: float = 0.7,
+    steps: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4),
+    at: tuple[float, ...] = (0.3, 0.6, 0.8),
+) -> Method:
+    """KAKURENBO (NeurIPS 2023): hide the lowest losses that are told right and surely; ``ratio`` falls in steps.
+
+    It is multiplied by each of ``steps``, the next one from each share ``at`` of the run on.
+
+    ``update`` needs the keyword ``confidence``, and each epoch ends with a look at the hidden (``hidden``,
+    ``observe``). The source lets the learning rate grow: take compensate="lr".
+    """
+    ratio, sure = ratio_of(ratio), part("sure", sure)
+    if len(steps) != len(at) + 1:
+        raise InputError(message("one step more than places", f"{len(steps)} and {len(at)}", "See the defaults."))
+    falls = tuple(float(step) for step in steps), tuple(float(place) for place in at)
+    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=falls[0], at=falls[1])
+    return _rival(
+        "kakurenbo",
+        {"ratio": ratio, "sure": sure, "steps": tuple(steps), "at": tuple(at)},
+        policy,
+        memory.confidence() | memory.held(),
+        needs=frozenset({"confidence", "hidden"}),
+    )
+
+
+def ies(bound: float = 1e-3) -> Method:
+    """IES (ICLR 2025): a sample rests while its loss moves in a straight line: second differences below ``bound``.
+
+    Each epoch ends with a look at the resting (``hidden``, ``observe``), or they would rest for ever.
+    """
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not bound > 0:
+        raise InputError(
+            message("a bound above 0", repr(bound), "The source has 1e-3 on CIFAR-10, 2e-3 on CIFAR-100.")
+        )
+    policy = partial(choices.rest_when_straight, bound=float(bound))
+    kept = memory.second_differences() | memory.held()
+    return _rival("ies", {"bound": float(bound)}, policy, kept, needs=frozenset({"hidden"}))
+
+
+def rs2(ratio: float = 0.3) -> Method:
+    """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N an epoch, shuffled anew when it is used up."""
+    ratio = ratio_of(ratio)
+    return _rival("rs2", {"ratio": ratio}, partial(choices.least_visited, ratio=ratio), memory.visits())
+
+
+def order_dp(some: float = 0.8, best: float = 0.375) -> Method:
+    """OrderDP (ICLR 2026): a random share ``some`` of all, of these the share ``best`` with the highest losses."""
+    some, best = part("some", some), part("best", best)
+    policy = partial(choices.top_of_some, some=some, best=best)
+    return _rival("order_dp", {"some": some, "best": best}, policy)
+
+
+def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
+    """RCAP: class budgets by the root of their losses, and inside a class a draw by softmax of the clipped loss."""
+    ratio, labels = ratio_of(ratio), labels_of(labels)
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature > 0:
+        raise InputError(message("a temperature above 0", repr(temperature), "1 is the default."))
+    policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=float(temperature))
+    return _rival("rcap", {"ratio": ratio, "temperature": float(temperature)}, policy)
+
+
+def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
+    """ESWP: a draw in proportion to w = b1*s + (1-b1)*l, with s the slow average of the losses."""
+    ratio, b1, b2 = ratio_of(ratio), part("b1", b1), part("b2", b2)
+    policy = partial(choices.by_weight, ratio=ratio)
+    return _rival("eswp", {"ratio": ratio, "b1": b1, "b2": b2}, policy, memory.evolved(b1, b2))
+
+
+def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
+    """BLS (CVPR 2026): ``inner`` (InfoBatch, if left out) with scores that need a batch's mean loss alone."""
+    inner, share = infobatch() if inner is None else inner, part("share", share)
+    return replace(
+        inner,
+        name="bls",
+        settings={"inner": inner, "share": share},
+        policy=partial(_on_column, column="batch", policy=inner.policy),
+        memory=memory.batch_average(share) | inner.memory,
+        score="batch",
+    )
+
+
+def static(selection: Any) -> Method:
+    """A fixed selection (``infobatch.selection``), every epoch, at its weights; what ``Pruned`` makes of one."""
+    indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
+    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices)}
+    return Method("static", settings, partial(choices.static, indices=indices, weights=weights), until(1.0))
+
+
 METHODS: dict[str, Callable[..., Method]] = {
-    maker.__name__: maker for maker in (full, infobatch, tiers, author_tiers, above_mean, random, random_star, saving)
+    maker.__name__: maker
+    for maker in (
+        *(full, infobatch, tiers, author_tiers, above_mean, random, random_star, saving, rising),
+        *(epsilon_greedy, ucb, dynamic_uncertainty, seta, kakurenbo, ies, rs2, order_dp, rcap, eswp, bls),
+    )
 }
 
 
-@dataclass(frozen=True)
-class Card:
-    """A method in a line of a table."""
-
-    source: str
-    leaves_out: str
-    cost: str = "O(N): a mean and a draw"
-    """Of a plan for N samples, beside the shuffle that any epoch pays."""
-    weights: str = "unbiased"
-    needs: str = "losses"
+def _on_column(book: Book, moment: Moment, generator: torch.Generator, *, column: str, policy: Policy) -> Plan:
+    return policy(Seen(book.memory[column], book.planned, book.memory), moment, generator)
 
 
-_RANK, _DRAW = "O(N): a k-th value and a draw", "O(N): a draw"
-CARDS: dict[str, Card] = {
-    "full": Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"),
-    "infobatch": Card("the paper, eq. 3", "a share `ratio` of the samples with a loss below the mean"),
-    "tiers": Card("the papers", "75 % of the lowest fifth, 50 % from there up to the mean", _RANK),
-    "author_tiers": Card("the author's script", "75 % below the 20th percentile, 50 % up to the 85th", _RANK),
-    "above_mean": Card("the paper, Table 5", "a share of those above the mean: the paper's opposite"),
-    "random": Card("the paper, Table 5", "anyone: the control to compare with", _DRAW),
-    "random_star": Card("the paper, Table 1", "anyone, from the first epoch to the last", _DRAW, "all 1", "nothing"),
-    "saving": Card("this package", "as many as it takes to save 40 % of the whole run", _RANK),
-}
+def _rival(
+    name: str,
+    settings: dict[str, Any],
+    policy: Policy,
+    memory: Memory | None = None,
+    schedule: Schedule | None = None,
+    needs: frozenset[str] = frozenset(),
+) -> Method:
+    """As published: every epoch that the rule says, weights 1."""
+    return Method(name, settings, policy, schedule or until(1.0), rescale=False, memory=memory, needs=needs)
 
 
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
@@ -172,24 +286,6 @@ def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool 
     plain = {"warmup": 0, "rescale": True, "rounding": "exact"}
     shown = {key: value for key, value in settings.items() if plain.get(key) != value}
     return Method(name, shown, policy, schedule, rescale)
-
-
-def _ratio(ratio: float) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
-        raise InputError(
-            message(
-                "a ratio in [0, 1)",
-                repr(ratio),
-                "It is the share pruned among the prunable; the papers use 0.5.",
-            )
-        )
-    return float(ratio)
-
-
-def _share(name: str, share: float) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InputError(message(f"{name} in (0, 1)", repr(share), "0.4 means 40 %."))
-    return float(share)
 
 
 def _reachable(num_epochs: int, share: float, schedule: Schedule) -> None:

@@ -25,7 +25,7 @@ Settings = ParamSpec("Settings")
 
 
 class Scores(Protocol):
-    """What a policy may read of the book."""
+    """What a rule's policy reads of the book."""
 
     scores: Tensor
     planned: int
@@ -34,7 +34,8 @@ class Scores(Protocol):
     def size(self) -> int: ...
 
 
-Policy = Callable[[Scores, Moment, torch.Generator], Plan]
+Policy = Callable[[Any, Moment, torch.Generator], Plan]
+"""(book, moment, generator) -> Plan. A book has ``scores``, ``planned``, ``size``, and ``memory`` where asked for."""
 
 
 class Stats(Protocol):

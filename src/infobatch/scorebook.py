@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from .memory import Memory
 from .plan import Plan
 
 # What a sample has to show for the running epoch. Both marks are finite, so that a loss that is not can be told
@@ -30,6 +33,16 @@ class ScoreBook:
         self.recorded = torch.zeros((), dtype=torch.int64, device=device)
         self.planned = 0
         """How many samples the plans of all finished epochs held together."""
+        self.memory: dict[str, Tensor] = {}
+        """What the method remembers besides, by name."""
+        self.came: dict[str, Tensor] = {}
+        """What else this epoch's updates brought, by name."""
+
+    def keep(self, memory: Memory | None, brought: Iterable[str]) -> None:
+        """Make room for what a method remembers, and for what it wants brought with each loss."""
+        for name, first in (memory.columns if memory else {}).items():
+            self.memory[name] = torch.full_like(self.scores, first)
+        self.came = {name: torch.full_like(self.scores, torch.nan) for name in brought}
 
     @property
     def size(self) -> int:
@@ -43,6 +56,9 @@ class ScoreBook:
     def to(self, device: torch.device) -> None:
         for name in ("scores", "fresh", "weights", "recorded"):
             setattr(self, name, getattr(self, name).to(device, non_blocking=True))
+        for columns in (self.memory, self.came):
+            for name, column in columns.items():
+                columns[name] = column.to(device, non_blocking=True)
 
     def load(self, scores: Tensor, planned: int) -> None:
         """Start from these scores, with nothing seen."""
@@ -100,6 +116,18 @@ class ScoreBook:
     def strangers(self) -> int:
         """How many samples got a score in this epoch without being in its plan."""
         return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
+
+    def remember(self, memory: Memory | None, planned: Tensor | None) -> None:
+        """The method's columns take in what arrived; ``planned`` says who was in the plan, where one was."""
+        if memory is None:
+            return
+        arrived = (self.fresh != UNSEEN) & (self.fresh != SKIPPED) & torch.isfinite(self.fresh)
+        for name, new in memory.on_loss(self.memory, self.fresh, {**self.came, "arrived": arrived.float()}).items():
+            self.memory[name] = torch.where(arrived, new, self.memory[name])
+        if planned is not None:
+            self.memory |= memory.on_plan(self.memory, planned)
+        for column in self.came.values():
+            column.fill_(torch.nan)
 
     def merge(self) -> int:
         """Close an epoch: the last finite loss becomes the score. Returns how many losses were not finite."""

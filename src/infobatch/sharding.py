@@ -22,7 +22,7 @@ from .checks import stranger
 from .distributed import Ranks, table, total
 from .errors import MisalignedError, message
 from .ledger import Pass, Where
-from .methods import Method
+from .method import Method
 from .order import Spread, blocks
 from .plan import ShardPlan, choose, generator_for
 from .policies import Cut, rule_of

@@ -138,7 +138,9 @@ def test_equal_steps_end_where_they_should() -> None:
     assert [fact["steps"] for fact in epochs] == [10, 10, 5]
     assert told[-1]["steps"] == 25
     assert told[-1]["samples"] == 150 + 150 + 5 * 16
-    assert told[-1]["saved"] == pytest.approx(1 - (300 + 80) / 1200)  # it costs less than the full run it stands beside
+    assert told[-1]["saved"] == pytest.approx(
+        1 - (300 + 80) / 1200
+    )  # it costs less than the full run it stands beside
     assert epochs[-1]["lr"] < 1e-4  # the schedule is pressed into them
     with pytest.raises(InputError, match="full"):
         facts(method="infobatch", steps=25)
@@ -202,6 +204,11 @@ def test_tests_come_when_asked_for_and_at_the_end() -> None:
         {"method": "one_walk"},
         {"method": "ramp"},
         {"method": "rising:ratio=0.3"},
+        {"method": "kakurenbo", "compensate": "lr"},
+        {"method": "ies:bound=0.05"},
+        {"method": "rcap:class_floor=0.5"},
+        {"method": "bls:inner=seta,unbiased=0.3,annealed=0.9"},
+        {"method": "dynamic_uncertainty:window=3,noise_guard=0.1"},
     ],
     ids=str,
 )
@@ -254,20 +261,6 @@ def test_crops_and_flips_are_what_they_say() -> None:
         row, column = shifts[at].tolist()
         expected = padded[:, row : row + 4, column : column + 4]
         assert torch.equal(got[at], expected.flip(2) if flips[at] else expected)
-
-
-def test_rising_draws_the_exact_count_at_weights_that_are_unbiased() -> None:
-    from infobatch.scorebook import ScoreBook
-
-    book = ScoreBook(400)
-    book.scores.copy_(torch.rand(400, generator=torch.Generator().manual_seed(0)) ** 3)
-    method, weights = parse_method("rising:ratio=0.4"), torch.zeros(400)
-    for seed in range(400):
-        plan = method.draw(book, infobatch.schedules.Moment(1, 10), seed)
-        assert abs(plan.kept - 240) <= 1
-        assert float(plan.table.max()) <= 4
-        weights += plan.table
-    assert float((weights / 400 - 1).abs().mean()) < 0.06  # each sample's expected weight is 1
 
 
 def test_one_walk_keeps_as_many_of_each_kind_as_the_paper() -> None:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from ..cards import CARDS
 from ..errors import InputError, message
 from ..lab.catalogue import TASKS, TaskInfo, there
 from ..lab.records import read_many
-from ..methods import CARDS, METHODS
+from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
 from .running import REPORT, plain

@@ -41,6 +41,10 @@ class Sharded:
         for name in ("table", "fresh"):
             value = running.get(name)
             tables[name] = torch.ones(size) if value is None else value
+        for name, column in state.pop("memory").items():
+            tables[f"memory.{name}"] = column
+        for name in self._came:
+            tables[f"came.{name}"] = running["came"][name] if running else torch.full((size,), torch.nan)
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept
@@ -51,12 +55,21 @@ class Sharded:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         facts = json.loads(state["facts"])
-        whole = {name: _whole(state[name]) for name in ("scores", "table", "fresh", "order")}
+        whole = {name: _whole(tensor) for name, tensor in state.items() if name != "facts"}
+        memory, came = (
+            {name.removeprefix(prefix): whole[name] for name in whole if name.startswith(prefix)}
+            for prefix in ("memory.", "came.")
+        )
         running = None
         if facts["done"]:
             indices = whole["order"][whole["order"] >= 0]
-            running = {"indices": indices, "table": whole["table"], "fresh": whole["fresh"]}
-        self.train_data.load_state_dict({**facts, "scores": whole["scores"], "running": running})
+            running = {"indices": indices, "table": whole["table"], "fresh": whole["fresh"], "came": came}
+        loaded = {**facts, "scores": whole["scores"], "memory": memory, "running": running}
+        self.train_data.load_state_dict(loaded)
+
+    @property
+    def _came(self) -> frozenset[str]:
+        return self.train_data.method.needs & {"confidence"}
 
     def _shard(self, tensor: Tensor) -> Tensor:
         ranks = find(self.train_data.group)

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, message
-from ..methods import METHODS, Method
+from ..method import Method
+from ..methods import METHODS
 from ..schedules import Moment
 from ..scorebook import UNSEEN, ScoreBook
 from ..telemetry import report

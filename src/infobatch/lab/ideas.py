@@ -15,7 +15,7 @@ import torch
 
 from .. import policies
 from ..errors import InputError, message
-from ..methods import Method
+from ..method import Method
 from ..plan import Plan
 from ..policies import ByCuts, Cut, Scores, Stats
 from ..schedules import Moment, until
@@ -100,36 +100,4 @@ def _ramp(stats: Stats, moment: Moment, *, ratio: float, start: float, delta: fl
     return [Cut(-math.inf, at_least(stats.mean()), round(now, 6))] if now > 0.005 and stats.known else []
 
 
-def rising(ratio: float = 0.35, power: float = 0.5, floor: float = 0.25, delta: float = 0.875) -> Method:
-    """Keep probability ~ H**power, at least ``floor``; the exact count by systematic sampling; weight 1/p.
-
-    ``ratio`` is what each pruned epoch leaves out.
-    """
-    policy = partial(_rising, ratio=ratio, power=power, floor=floor)
-    settings = {"ratio": ratio, "power": power, "floor": floor, "delta": delta}
-    return Method("rising", settings, policy, until(delta))
-
-
-def _rising(
-    book: Scores, moment: Moment, generator: torch.Generator, *, ratio: float, power: float, floor: float
-) -> Plan:
-    scores = torch.nan_to_num(book.scores.double(), nan=math.inf).clamp(min=0)
-    known = torch.isfinite(scores)
-    want = book.size - round(ratio * int(known.sum()))
-    size = torch.where(known, scores, 0.0).pow(power)
-    low, high = 0.0, float(book.size) / max(float(size.sum()), 1e-12) * 1e3
-    for _ in range(60):  # the scale at which the probabilities sum to the count wanted
-        middle = (low + high) / 2
-        total = float(torch.where(known, (size * middle).clamp(floor, 1.0), 1.0).sum())
-        low, high = (middle, high) if total < want else (low, middle)
-    chance = torch.where(known, (size * high).clamp(floor, 1.0), 1.0)
-    order = torch.randperm(book.size, generator=generator, device=generator.device)
-    at = chance[order].cumsum(0) + torch.rand((), generator=generator, device=generator.device, dtype=torch.float64)
-    picked = order[torch.diff(at.floor(), prepend=at.new_zeros(1)) > 0]
-    table = torch.zeros(book.size, device=book.scores.device)
-    table[picked] = (1 / chance[picked]).float()
-    shuffle = torch.randperm(len(picked), generator=generator, device=generator.device)
-    return Plan(moment.epoch, picked[shuffle], table)
-
-
-TRIALS: dict[str, Callable[..., Method]] = {"one_walk": one_walk, "ramp": ramp, "rising": rising}
+TRIALS: dict[str, Callable[..., Method]] = {"one_walk": one_walk, "ramp": ramp}

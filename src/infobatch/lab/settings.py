@@ -7,13 +7,17 @@ import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
-from .. import methods
+import torch
+from torch import Tensor
+
+from .. import methods, variations
 from ..errors import InputError, message
-from ..methods import Method
+from ..method import Method
+from ..selection import SELECTORS, budget
 from .ideas import TRIALS, combine
 
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
@@ -112,9 +116,6 @@ class Settings:
         """Twelve characters that differ where any setting does."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
 
-    def make_method(self) -> Method:
-        return parse_method(self.method)
-
     def resumes(self, other: dict[str, Any]) -> bool:
         """Whether a run with the settings of a record or checkpoint may go on with these."""
         mine = self.plain()
@@ -125,27 +126,83 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 """Settings that say where a run goes and how fast, not what it learns: a resumed run may take others."""
 
 
-def parse_method(text: str) -> Method:
-    """
+VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
+STATIC = "static."
+
+
+def parse_method(text: str, labels: Tensor | None = None) -> Method:
+    """A method from its text; ``labels`` are the classes of the training samples, for those that ask for them.
+
     >>> parse_method("infobatch:ratio=0.3")
     infobatch(ratio=0.3, delta=0.875)
+    >>> parse_method("seta:unbiased=0.25,annealed=0.9")
+    seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25, annealed=0.9)
     """
     name, _, rest = text.partition(":")
     known = {**TRIALS, **methods.METHODS}
     if name not in known:
-        raise InputError(message("a method", repr(name), near(name, methods.METHODS)))
+        every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
+        raise InputError(message("a method", repr(name), near(name, every)))
     maker = known[name]
-    allowed, given = inspect.signature(maker).parameters, {}
-    for part in filter(None, rest.split(",")):
+    classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
+    own = [key for key in inspect.signature(maker).parameters if key != "labels"]
+    given = _given(name, rest, own, VARIATIONS)
+    asked = {key: given.pop(key) for key in VARIATIONS if key in given}
+    if "labels" in inspect.signature(maker).parameters:
+        given["labels"] = classes
+    if isinstance(given.get("inner"), str):
+        given["inner"] = parse_method(given["inner"], labels)
+    method = maker(**given)
+    for key, value in asked.items():
+        vary = getattr(variations, key)
+        method = vary(method, classes, value) if key == "class_floor" else vary(method, value)
+    return method
+
+
+@dataclass(frozen=True)
+class Static:
+    """A selector with its settings, and the method that trains on what it chose, if not all of it."""
+
+    name: str
+    settings: dict[str, Any]
+    then: str
+
+
+def parse_static(text: str) -> Static | None:
+    """A static method from its text; None for any other.
+
+    >>> parse_static("static.el2n:share=0.7,then=infobatch")
+    Static(name='el2n', settings={'share': 0.7}, then='infobatch')
+    """
+    name, _, rest = text.partition(":")
+    if not name.startswith(STATIC):
+        return None
+    name = name.removeprefix(STATIC)
+    if name not in SELECTORS:
+        raise InputError(message("a static method", repr(STATIC + name), near(name, SELECTORS)))
+    parameters = inspect.signature(SELECTORS[name].choose).parameters
+    own = [key for key in parameters if key not in ("evidence", "seed")]
+    given = {"share": 0.7, **_given(STATIC + name, rest, own, ("then",))}
+    then = given.pop("then", "")
+    if then:
+        parse_method(then)
+    budget.count(1000, given["share"])
+    return Static(name, given, then)
+
+
+def _given(name: str, text: str, own: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE,KEY=VALUE as a dict."""
+    given = {}
+    for part in filter(None, text.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in allowed or not equals:
-            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(allowed) or 'none'})"
-            raise InputError(message(expected, repr(part), near(key, allowed)))
+        if key not in (*own, *more) or not equals:
+            expected = f"settings of {name} as KEY=VALUE (it has {', '.join(own) or 'none'})"
+            raise InputError(message(expected, repr(part), near(key, [*own, *more])))
         try:
             given[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             given[key] = value
-    return maker(**given)
+    return given
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -179,7 +236,8 @@ def _check(settings: Settings) -> None:
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
-    parse_method(settings.method)
+    if parse_static(settings.method) is None:
+        parse_method(settings.method)
     combine(settings.ideas)
 
 

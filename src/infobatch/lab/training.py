@@ -27,10 +27,11 @@ from ..errors import InputError, StateError, message
 from ..plan import Plan
 from ..telemetry import report
 from .catalogue import make_task
-from .feeding import Batch, Draws, Prepare, Resident, draws, make_feed, resident, size_of
+from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, resident, size_of
 from .ideas import combine
 from .nets import make_net
 from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
+from .proxies import prepare
 from .records import FORMAT, Fact
 from .settings import Settings
 from .tasks import Arrays, Task
@@ -89,17 +90,20 @@ class Training:
 
     def __init__(self, settings: Settings, task: Task, tick: Tick | None = None) -> None:
         began = perf_counter()
-        self.settings, self.task = settings, task
+        self.settings = settings
         self.tick: Tick = tick or (lambda epochs: None)  # noqa: ARG005
         self.device = _device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        size = size_of(task.train)
+        self.idea = combine(settings.ideas)
+        self.all_samples = size_of(task.train)
+        """Of the task, before a static method chose among them."""
+        prepared = prepare(settings, task, self.device)
+        task, method = prepared.task, prepared.method
+        self.task, size = task, size_of(task.train)
         self.full_steps = math.ceil(size / settings.batch_size)
         self.total_steps = settings.steps or settings.epochs * self.full_steps
         self.epochs = math.ceil(self.total_steps / self.full_steps)
-        self.idea = combine(settings.ideas)
-        method = settings.make_method()
         if settings.steps and method.name != "full":
             raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
         self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=settings.compensate)
@@ -132,7 +136,7 @@ class Training:
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
-        self.seconds["setup"] = self._now() - began
+        self.seconds["setup"] = self._now() - began + prepared.spared
 
     # ---- an epoch ----------------------------------------------------------------------------------------
 
@@ -160,6 +164,8 @@ class Training:
         spent["step"] = self._now() - start - self.feed.seconds
         spent["data"] = self.feed.seconds
         start = self._now()
+        if finished and "hidden" in self.train_data.method.needs and not self.over:
+            self._look()
         history = self.train_data.history  # where an epoch is through, its losses become scores here
         spent["planning"] += self._now() - start
         for part, seconds in spent.items():
@@ -219,7 +225,12 @@ class Training:
             outputs = net(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
         self.loss_sum.add_(losses.detach().sum())
-        loss = self.train_data.update(losses, batch.indices, score=self._score(losses, batch.indices))
+        loss = self.train_data.update(
+            losses,
+            batch.indices,
+            score=self._score(losses, batch.indices),
+            confidence=self._confidence(outputs, batch.labels),
+        )
         if self.idea.normalise:
             loss = loss / self._known(self.train_data._book.weights, batch.indices).mean()
         self.optimizer.zero_grad(set_to_none=not self.captured)
@@ -234,6 +245,24 @@ class Training:
         new = losses.detach()
         old = self._known(self.train_data._book.scores, indices)
         return torch.where(torch.isnan(old), new, share * old + (1 - share) * new)
+
+    def _confidence(self, outputs: Any, labels: Tensor) -> Tensor | None:
+        """The probability of the right answer, where the method asks for it."""
+        if "confidence" not in self.train_data.method.needs:
+            return None
+        chances: Tensor = outputs.detach().float().softmax(1)
+        return chances.gather(1, labels[:, None]).squeeze(1)
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """A forward pass over those left out, where the method wants to know how they fare."""
+        self.model.eval()
+        for (inputs, labels), indices in self.train_data.hidden(batch_size=TEST_BATCH):
+            with self._autocast():
+                outputs = self.model(self.prepare(inputs.to(self.device)))
+            labels = labels.to(self.device)
+            losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
+            self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
 
     def _known(self, table: Tensor, indices: Tensor | None) -> Tensor:
         if indices is None:
@@ -381,7 +410,7 @@ class Training:
         return fact
 
     def end(self) -> Fact:
-        full = self.settings.epochs * size_of(self.task.train)
+        full = self.settings.epochs * self.all_samples
         total = {**self.seconds, "total": sum(self.seconds.values())}
         size = None if self.labels is None else self._by_class(torch.ones_like(self.labels))
         return {

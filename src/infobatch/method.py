@@ -1,0 +1,56 @@
+"""A method: whom to keep, when to ask, what to remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from .choices import Book
+from .memory import Memory
+from .plan import Plan, generator_for
+from .plan import full as full_plan
+from .policies import Policy
+from .schedules import Moment, Schedule
+
+
+def _any_number(num_epochs: int) -> None:
+    del num_epochs
+
+
+@dataclass(frozen=True)
+class Method:
+    """A policy that says whom to keep, and a schedule that says when to ask it."""
+
+    name: str
+    settings: dict[str, Any]
+    policy: Policy
+    schedule: Schedule
+    rescale: bool = True
+    check: Callable[[int], None] = _any_number
+    """Refuses a number of epochs under which the method cannot do what it promises."""
+    memory: Memory | None = None
+    """What it remembers of each sample besides the last score."""
+    needs: frozenset[str] = frozenset()
+    """What it needs besides losses: "confidence" with each update, "hidden" for a look at those left out."""
+    score: Literal["loss", "batch"] = "loss"
+    """What an update records: each sample's loss, or the mean loss of its batch."""
+    around: tuple[Callable[[Plan, torch.Generator], Plan], ...] = ()
+    """What is done to each pruned plan: guards, and weights that make up for those left out."""
+
+    def draw(self, book: Book, moment: Moment, seed: int) -> Plan:
+        """The plan of one epoch: a pure function of the scores, the epoch and the seed."""
+        generator = generator_for(seed, moment.epoch, book.scores.device)
+        if not self.schedule(moment):
+            return full_plan(book.size, moment.epoch, generator)
+        plan = self.policy(book, moment, generator)
+        if not self.rescale:
+            plan = Plan(plan.epoch, plan.indices, (plan.table != 0).float())
+        for change in self.around:
+            plan = change(plan, generator)
+        return plan
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"

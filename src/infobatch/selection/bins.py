@@ -1,0 +1,121 @@
+"""Choices that divide the samples first, and then take some of every part."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, message
+from . import budget
+from .evidence import Evidence
+from .greedy import check_positive, choose, directions, graph_cut_greedy
+from .scores import SCORES
+from .selection import Selection
+
+
+def ccs(
+    evidence: Evidence,
+    share: float,
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+    score: str = "aum",
+    cutoff: float = 0.1,
+    bins: int = 50,
+) -> Selection:
+    """Drop the hardest, for they may be mislabelled; then as many at random of each part of the scores' range.
+
+    Zheng et al. (ICLR 2023). ``cutoff`` is the share dropped, less where too few would be left; the paper tunes it,
+    up to 0.3 and more where a tenth is kept. The range left is cut into ``bins`` of equal width; a bin with fewer
+    than its part gives all it has. ``score`` names any of ``scores.SCORES``.
+    """
+    if not isinstance(score, str) or score not in SCORES:
+        raise InputError(message(f"one of {', '.join(SCORES)}", repr(score), "Leave it out for aum."))
+    if isinstance(cutoff, bool) or not isinstance(cutoff, int | float) or not 0 <= cutoff < 1:
+        raise InputError(
+            message("a cutoff from 0 to below 1", repr(cutoff), "It is the share of the hardest dropped.")
+        )
+    _check_bins(bins)
+    lot = budget.generator(seed, 1)
+    budget.count(evidence.size, share)  # a bad one is told before work is done
+    scores = SCORES[score](evidence)
+    budget.check_scores(scores)
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        return stratified(scores[members], k, cutoff, bins, lot), None
+
+    settings = {"score": score, "cutoff": float(cutoff), "bins": bins}
+    return choose("ccs", evidence, share, balanced, seed, pick, scores=scores, settings=settings)
+
+
+def dq(
+    evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0, bins: int = 10, lam: float = 1.0
+) -> Selection:
+    """Graph cut divides all samples into bins, each from what the ones before left; then a share of each at random.
+
+    Dataset quantization: Zhou et al. (ICCV 2023), without their patches. Similarity and ``lam`` as in ``graph_cut``.
+    """
+    check_positive("lam", lam)
+    _check_bins(bins)
+    (features,) = evidence.need("features")
+    lot = budget.generator(seed, 1)
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        parts = quantized(directions(features[members]), bins, lam)
+        given = proportional([len(part) for part in parts], k, lot)
+        return torch.cat([_some(part, many, lot) for part, many in zip(parts, given, strict=True)]), None
+
+    return choose("dq", evidence, share, balanced, seed, pick, settings={"bins": bins, "lam": float(lam)})
+
+
+def stratified(scores: Tensor, k: int, cutoff: float, bins: int, lot: torch.Generator) -> Tensor:
+    """k places: of those below the cutoff, equally many of each bin. The first of equals is dropped last."""
+    size = len(scores)
+    left = scores.argsort(stable=True)[: size - min(round(cutoff * size), size - k)]
+    within = scores[left].double()
+    known = within[within.isfinite()]
+    low, high = (float(end) for end in known.aminmax()) if len(known) else (0.0, 0.0)
+    within = within.clamp(low, high)  # the never learned, infinitely hard, are in the last bin
+    bin_of = (((within - low) / ((high - low) or 1.0)) * bins).long().clamp_(max=bins - 1)
+    parts = [left[bin_of == place] for place in range(bins)]
+    draw = torch.randperm(bins, generator=lot, device=budget.CPU).tolist()
+    chosen = []
+    for done, place in enumerate(sorted(range(bins), key=lambda place: (len(parts[place]), draw[place]))):
+        chosen.append(_some(parts[place], min(len(parts[place]), k // (bins - done)), lot))
+        k -= len(chosen[-1])
+    return torch.cat(chosen)
+
+
+def quantized(x: Tensor, bins: int, lam: float) -> list[Tensor]:
+    """The bins of DQ, for x of length 1: all samples, each in one bin, sizes as equal as can be."""
+    parts = []
+    left = torch.arange(len(x), device=x.device)
+    for turn in range(min(bins, len(x)), 1, -1):
+        places = graph_cut_greedy(x[left], len(left) // turn, lam)
+        parts.append(left[places])
+        alive = torch.ones(len(left), dtype=torch.bool, device=x.device)
+        left = left[alive.index_fill_(0, places, False)]
+    return [*parts, left]
+
+
+def proportional(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:
+    """k shared out in proportion to the sizes; what rounding leaves goes to the largest remainders, equals by lot."""
+    whole = sum(sizes)
+    given = [k * size // whole for size in sizes]
+    draw = torch.randperm(len(sizes), generator=lot, device=budget.CPU).tolist()
+    order = sorted(range(len(sizes)), key=lambda part: (-(k * sizes[part] % whole), draw[part]))
+    for part in order[: k - sum(given)]:
+        given[part] += 1
+    return given
+
+
+def _some(part: Tensor, many: int, lot: torch.Generator) -> Tensor:
+    draw = torch.randperm(len(part), generator=lot, device=budget.CPU)[:many]
+    return part[draw.to(part.device)]
+
+
+def _check_bins(bins: object) -> None:
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise InputError(
+            message("bins as a whole number of at least 1", repr(bins), "Leave it out for the usual one.")
+        )

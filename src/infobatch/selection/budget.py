@@ -1,0 +1,99 @@
+"""How many to keep, of whom, and who comes first: exact counts, and ties settled by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, message
+from ..plan import generator_for
+from .evidence import Evidence
+
+CPU = torch.device("cpu")
+
+
+def count(size: int, share: float) -> int:
+    """k, the number of samples kept: ``round(share * size)``, at least one.
+
+    >>> count(50000, 0.3), count(7, 0.01)
+    (15000, 1)
+    """
+    number = isinstance(share, int | float) and not isinstance(share, bool)
+    if not number or not 0 < share <= 1:
+        remedy = "It is what is kept: 0.3 keeps 30 %."
+        raise InputError(message("a share above 0 and up to 1", repr(share), remedy))
+    return max(1, round(share * size))
+
+
+def generator(seed: int, stream: int = 0) -> torch.Generator:
+    """The random numbers of a choice. On the CPU wherever the evidence is, so that a seed means one thing."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise InputError(message("seed as a whole number of at least 0", repr(seed), "Pass seed=0."))
+    return generator_for(seed, stream, CPU)
+
+
+def quotas(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:
+    """The same number of each class, k in all; a class that has fewer gives all, and the others share the rest.
+
+    Where k does not divide, classes drawn by lot give one more.
+
+    >>> quotas([100, 100, 2], 20, generator(0))
+    [9, 9, 2]
+    """
+    if k > sum(sizes):
+        raise InputError(message(f"at most {sum(sizes)} samples", str(k), "There are no more."))
+    if k < len(sizes):
+        remedy = "Keep a larger share, or leave balanced out."
+        raise InputError(message(f"a budget of one a class, {len(sizes)} at least", f"{k} samples", remedy))
+    level, left, todo = 0, k, len(sizes)
+    for size in sorted(sizes):  # raise the level for all until it is spent, past one class after another
+        rise = min(size - level, left // todo)
+        level, left = level + rise, left - rise * todo
+        if level < size:
+            break
+        todo -= 1
+    given = [min(size, level) for size in sizes]
+    open_ = [place for place, size in enumerate(sizes) if size > level]
+    for winner in torch.randperm(len(open_), generator=lot, device=CPU)[:left].tolist():
+        given[open_[winner]] += 1
+    return given
+
+
+def parts(evidence: Evidence, share: float, balanced: bool, lot: torch.Generator) -> Iterator[tuple[Tensor, int]]:
+    """Whom to choose from and how many: everyone, or class by class. Yields (positions, k of them)."""
+    k = count(evidence.size, share)
+    if not isinstance(balanced, bool):
+        raise InputError(message("balanced as True or False", repr(balanced), "True asks as many of each class."))
+    if not balanced:
+        yield torch.arange(evidence.size, device=evidence.device), k
+        return
+    (labels,) = evidence.need("labels")
+    order = labels.argsort(stable=True)
+    sizes = torch.unique(labels, return_counts=True)[1].tolist()
+    for members, quota in zip(torch.split(order, sizes), quotas(sizes, k, lot), strict=True):
+        if quota:
+            yield members, quota
+
+
+def largest(scores: Tensor, k: int, lot: torch.Generator) -> Tensor:
+    """The positions of the k largest, ascending; where the last place is tied, those tied draw lots.
+
+    >>> largest(torch.tensor([3.0, 1.0, 2.0]), 2, generator(0)).tolist()
+    [0, 2]
+    """
+    check_scores(scores)
+    last = scores.kthvalue(scores.numel() - k + 1).values
+    above = scores > last
+    tied = (scores == last).nonzero().squeeze(1)
+    draw = torch.randperm(tied.numel(), generator=lot, device=CPU)[: k - int(above.sum())]
+    above[tied[draw.to(tied.device)]] = True
+    return above.nonzero().squeeze(1)
+
+
+def check_scores(scores: Any) -> None:
+    """That every sample has a place in the order."""
+    if bool(scores.isnan().any()):
+        raise InputError(message("a score for every sample", "NaN", "The evidence it is made of is broken."))

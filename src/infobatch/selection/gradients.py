@@ -1,0 +1,278 @@
+"""Choices by the gradients of the last layer: e_i f_i^T for sample i, never written out.
+
+All of them need inner products alone: with a matrix M of the layer's shape, <e_i f_i^T, M> = e_i . (M f_i). So a look
+at all samples costs O(NKd) time and O(NK) memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import InputError, message
+from . import budget
+from .evidence import Evidence
+from .greedy import check_positive, choose, scaled
+from .selection import Selection
+
+ROWS = 4096
+"""Samples taken to double precision at once."""
+
+
+def glister(
+    evidence: Evidence,
+    share: float,
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+    rate: float = 0.1,
+    rounds: int = 100,
+) -> Selection:
+    """Each pick lowers the loss on held-out data most, to first order, once the picks before it were trained on.
+
+    Killamsetty et al. (AAAI 2021). The gain of j is <g_j, grad L_val>. The picks move the last layer by ``rate``
+    times their mean gradient, and grad L_val is taken anew there: after each pick, or ``rounds`` times in all where
+    more are asked for. Without ``evidence.validation`` the training data stand in, and the settings say so. With
+    ``balanced=True`` each class is held against its own held-out samples.
+    """
+    check_positive("rate", rate)
+    _check_rounds(rounds)
+    e, f = evidence.last_layer()
+    held = evidence.validation or evidence
+    if held.bias != evidence.bias:
+        remedy = "Both come from the same model."
+        raise InputError(message(f"validation with bias={evidence.bias}", f"bias={held.bias}", remedy))
+    logits, labels = held.need("logits", "labels")
+    inputs = held.last_layer()[1].to(f.dtype)
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        rows = torch.arange(len(labels), device=labels.device)
+        if balanced:
+            (own,) = evidence.need("labels")
+            rows = (labels == own[members[0]]).nonzero().squeeze(1)
+            if not len(rows):
+                got = f"none of class {int(own[members[0]])}"
+                raise InputError(
+                    message("held-out data of every class", got, "Hold out more, or leave balanced out.")
+                )
+        seen = Held(inputs[rows], logits[rows], labels[rows])
+        return validation_greedy(e[members], f[members], seen, k, rate, rounds), None
+
+    used = "training data" if evidence.validation is None else "held-out data"
+    settings = {"rate": float(rate), "rounds": rounds, "validation": used}
+    return choose("glister", evidence, share, balanced, seed, pick, settings=settings)
+
+
+def grad_match(
+    evidence: Evidence,
+    share: float,
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+    ridge: float = 0.5,
+    rounds: int = 100,
+) -> Selection:
+    """Orthogonal matching pursuit: the picks' gradients, weighted, add up to the gradient of all samples.
+
+    Killamsetty et al. (ICML 2021). Each pick goes most along what is still missing; then all weights are found anew:
+    w >= 0 with least |sum_all g - sum_S w g|^2 + ridge * mean |g|^2 * |w|^2. Where more than ``rounds`` are asked
+    for, several are picked in a round. A pick that turns out to be of no use weighs 0.
+    """
+    check_positive("ridge", ridge)
+    _check_rounds(rounds)
+    e, f = evidence.last_layer()
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return matching_pursuit(e[members], f[members], k, ridge, rounds)
+
+    settings = {"ridge": float(ridge), "rounds": rounds}
+    return choose("grad_match", evidence, share, balanced, seed, pick, weighted=True, settings=settings)
+
+
+def dp(
+    evidence: Evidence,
+    share: float,
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+    damping: float = 0.01,
+    pool: int = 1024,
+) -> Selection:
+    """Leave out those whose absence, taken together, moves the last layer least.
+
+    Yang et al. (ICLR 2023) with the number left out given: the least |sum of (H + aI)^-1 g_i over those left out|.
+    They anneal; here one is left out after another, each the one that keeps the sum shortest. It is found among the
+    ``pool`` best of all, who are chosen anew after every pool / 4. H and a as in ``influence``, in Kronecker form.
+    """
+    check_positive("damping", damping)
+    if isinstance(pool, bool) or not isinstance(pool, int) or pool < 4:
+        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 1024."))
+    budget.count(evidence.size, share)  # a bad one is told before work is done
+    e, f = evidence.last_layer()
+    e, f, inverse = influence_basis(e, f, evidence.probabilities(), damping)
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        kept = torch.ones(len(members), dtype=torch.bool, device=members.device)
+        kept[least_influence(e[members], f[members], inverse, len(members) - k, pool)] = False
+        return kept.nonzero().squeeze(1), None
+
+    return choose("dp", evidence, share, balanced, seed, pick, settings={"damping": float(damping), "pool": pool})
+
+
+class Held:
+    """Held-out samples, and how the last layer's gradient on them changes as the layer moves."""
+
+    def __init__(self, inputs: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.inputs, self.logits = inputs, logits.to(inputs.dtype)
+        self.truth = F.one_hot(labels, logits.shape[1])
+
+    def gradient(self, moved: Tensor) -> Tensor:
+        """[K, d], the mean gradient once the layer's weights have changed by ``moved``."""
+        errors = (self.logits + self.inputs @ moved.T).softmax(1) - self.truth
+        return errors.T @ self.inputs / len(errors)
+
+
+def validation_greedy(e: Tensor, f: Tensor, held: Held, k: int, rate: float, rounds: int) -> Tensor:
+    """The picks of Glister in order."""
+    picks = torch.empty(0, dtype=torch.int64, device=e.device)
+    gradient = torch.zeros(e.shape[1], f.shape[1], dtype=f.dtype, device=f.device)
+    for many in _split(k, rounds):
+        moved = -rate * gradient / max(1, len(picks))
+        new = _top(along(e, f, held.gradient(moved)), picks, many)
+        gradient += e[new].T @ f[new]
+        picks = torch.cat([picks, new])
+    return picks
+
+
+def matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) -> tuple[Tensor, Tensor]:
+    """The picks of GradMatch in order, and their weights."""
+    e, f = scaled(e), scaled(f)
+    target = e.double().T @ f.double()
+    damping = ridge * float((e.square().sum(1) * f.square().sum(1)).mean())
+    picks = torch.empty(0, dtype=torch.int64, device=e.device)
+    weights = torch.empty(0, dtype=torch.float64, device=e.device)
+    missing = target
+    for many in _split(k, rounds):
+        new = _top(along(e, f, missing.to(f.dtype)), picks, many)
+        picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
+        es, fs = e[picks].double(), f[picks].double()
+        weights = nonnegative(es, fs, target, damping, weights)
+        missing = target - (es * weights[:, None]).T @ fs
+    return picks, weights
+
+
+def nonnegative(e: Tensor, f: Tensor, target: Tensor, damping: float, start: Tensor) -> Tensor:
+    """w >= 0 with the least |target - sum_i w_i e_i f_i^T|^2 + damping |w|^2.
+
+    Which of them are above 0 is found by swapping all that are on the wrong side, or one alone when that does not
+    help (block principal pivoting: Judice and Pires, 1994); their values by conjugate gradients.
+    """
+    goal = along(e, f, target)
+
+    def product(w: Tensor) -> Tensor:
+        return along(e, f, (e * w[:, None]).T @ f) + damping * w
+
+    w, free = start, (start > 0) | (goal > 0)
+    fewest, chances = len(w) + 1, 3
+    noise = 1e-9 * float(goal.abs().amax())
+    while True:
+        w = _conjugate(product, goal, w, free)
+        wrong = torch.where(free, w < 0, goal - product(w) > noise)
+        count = int(wrong.sum())
+        if not count:
+            return w
+        if count < fewest:
+            fewest, chances = count, 3
+        elif chances:
+            chances -= 1
+        else:
+            last = int(wrong.nonzero()[-1])
+            wrong = torch.arange(len(wrong), device=wrong.device) == last
+        free = free ^ wrong
+
+
+def influence_basis(e: Tensor, f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
+    """e and f in the basis in which H is taken for diagonal, and the [K, d] table of 1 / (H + a) there.
+
+    There sample i's influence is that table times e_i f_i^T, number by number.
+    """
+    size = len(f)
+    outer = torch.zeros(p.shape[1], p.shape[1], dtype=torch.float64, device=f.device)
+    square = torch.zeros(f.shape[1], f.shape[1], dtype=torch.float64, device=f.device)
+    for ps, fs in _double(p, f):
+        outer += torch.diag(ps.sum(0)) - ps.T @ ps
+        square += fs.T @ fs
+    u, v = torch.linalg.eigh(outer / size).eigenvectors, torch.linalg.eigh(square / size).eigenvectors
+    values = torch.zeros(p.shape[1], f.shape[1], dtype=torch.float64, device=f.device)
+    for ps, fs in _double(p, f):
+        values += (ps @ u.square() - (ps @ u).square()).T @ (fs @ v).square() / size  # u_b^T S_i u_b, times f_a^2
+    mean = values.mean()
+    inverse = 1 / (values.clamp(min=0) + damping * torch.where(mean > 0, mean, 1.0))
+    return e @ u.to(e.dtype), f @ v.to(f.dtype), inverse
+
+
+def least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int) -> Tensor:
+    """Those left out, in order: each keeps |sum of inverse * e_i f_i^T| the shortest."""
+    metric = inverse.square() / inverse.square().amax()
+    own = (e.square() @ metric.to(e.dtype) * f.square()).sum(1) / 2
+    total = torch.zeros_like(metric)
+    gone = torch.empty(many, dtype=torch.int64, device=e.device)
+    done = 0
+    while done < many:
+        cost = own + along(e, f, (metric * total).to(f.dtype))
+        near = _top(-cost, gone[:done], min(pool, len(own) - done)).sort().values
+        es, fs, rest = e[near], f[near], own[near]
+        steps = many - done if len(near) == len(own) - done else min(many - done, pool // 4)
+        for _ in range(steps):
+            best = (rest + along(es, fs, (metric * total).to(f.dtype))).argmin(0, keepdim=True)
+            rest.index_fill_(0, best, torch.inf)
+            total += es.index_select(0, best).double().T @ fs.index_select(0, best).double()
+            gone[done] = near.index_select(0, best)[0]
+            done += 1
+    return gone
+
+
+def along(e: Tensor, f: Tensor, matrix: Tensor) -> Tensor:
+    """<e_i f_i^T, matrix> for each i."""
+    return ((f @ matrix.T) * e).sum(1)
+
+
+def _conjugate(product: Callable[[Tensor], Tensor], goal: Tensor, start: Tensor, free: Tensor) -> Tensor:
+    """x with product(x) = goal where it is free, and 0 elsewhere, by conjugate gradients."""
+    x = torch.where(free, start, 0.0)
+    rest = torch.where(free, goal - product(x), 0.0)
+    step, square = rest, rest @ rest
+    enough = 1e-24 * float(goal @ goal)
+    for _ in range(10 * len(goal)):
+        if float(square) <= enough:
+            break
+        image = torch.where(free, product(step), 0.0)
+        length = square / (step @ image)
+        x, rest = x + length * step, rest - length * image
+        before, square = square, rest @ rest
+        step = rest + (square / before) * step
+    return x
+
+
+def _top(scores: Tensor, taken: Tensor, many: int) -> Tensor:
+    """The many largest but for those taken, the first of equals first."""
+    return scores.index_fill(0, taken, -torch.inf).argsort(descending=True, stable=True)[:many]
+
+
+def _split(k: int, rounds: int) -> Iterator[int]:
+    """k in at most that many whole parts, as equal as can be."""
+    rounds = min(k, rounds)
+    return (k * (turn + 1) // rounds - k * turn // rounds for turn in range(rounds))
+
+
+def _double(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
+        yield one.double(), other.double()
+
+
+def _check_rounds(rounds: object) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(message("rounds as a whole number of at least 1", repr(rounds), "Leave it out for 100."))

@@ -1,0 +1,284 @@
+"""Choices that look at the samples together, one pick after another, each the best that can be added.
+
+Every function here is exact: its picks are those of the textbook loop over all pairs. Memory is O(N), time as stated.
+The samples are shuffled by the seed first and the first of equals is taken, so ties are settled by the seed.
+
+Weighed and not used: scikit-learn and faiss-cpu find nearest neighbours but choose no subset; apricot-select and
+submodlib hold all N x N similarities (20 GB for 50,000 samples in float64) and work on the CPU alone. The tests
+compare with plain loops instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, message
+from . import budget
+from .evidence import Evidence
+from .facility import Rows, Similar, facility_greedy, totals
+from .selection import Selection
+
+POOL = 512
+"""Candidates whose distances to each other are known at once, in farthest-first."""
+BLOCK = 1 << 22
+"""Distances held at once."""
+NOISE = 16
+"""Rounding errors that numbers may differ by and still count as the same."""
+
+Pick = Callable[[Tensor, int], tuple[Tensor, Tensor | None]]
+"""(shuffled samples, k) -> k places among them, and their weights unless these are all 1."""
+
+
+def k_center(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Farthest first: each pick is the sample whose nearest pick is farthest away, by Euclid.
+
+    The first is the sample nearest to the mean. Sener and Savarese (2018), without their integer program.
+    """
+    (features,) = evidence.need("features")
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        x = scaled(features[members])
+        start = int((x - x.mean(0)).square().sum(1).argmin())
+        x -= x[start].clone()  # a sample, not the mean: whole numbers stay whole, and their ties stay ties
+        return farthest_first(x, x, start, k), None
+
+    return choose("k_center", evidence, share, balanced, seed, pick)
+
+
+def contextual_diversity(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """k-Center by predictions: the distance is KL(p|q) + KL(q|p), and the first is nearest to the mean prediction.
+
+    Agarwal et al. (2020). Logarithms come from the logits, so that a probability of 0 does no harm.
+    """
+    (logits,) = evidence.need("logits")
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        log = logits[members].log_softmax(1).clamp_(min=-1e4)
+        p = log.exp()
+        mean = p.mean(0)
+        start = int(((p - mean) * (log - mean.clamp(min=1e-38).log())).sum(1).argmin())
+        return farthest_first(torch.cat([p, log], 1), torch.cat([log, p], 1), start, k), None
+
+    return choose("contextual_diversity", evidence, share, balanced, seed, pick)
+
+
+def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Each pick keeps the mean of the picks nearest to the mean of all, in the features; no sample twice.
+
+    Welling (2009).
+    """
+    (features,) = evidence.need("features")
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        x = scaled(features[members])
+        x -= x.mean(0)
+        return smallest_sum(x, x.square().sum(1) / 2, k), None
+
+    return choose("herding", evidence, share, balanced, seed, pick)
+
+
+def graph_cut(
+    evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0, lam: float = 1.0
+) -> Selection:
+    """Each pick adds most to f(S) = sum_{i in V, j in S} s_ij - lam * sum_{i, j in S} s_ij.
+
+    s = (1 + cosine) / 2 of the features. Similar to all, not to each other; Iyer and Bilmes (2013). With lam above
+    1/2 f falls again once S is large, and the picks then lose least.
+    """
+    check_positive("lam", lam)
+    (features,) = evidence.need("features")
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        return graph_cut_greedy(directions(features[members]), k, lam), None
+
+    return choose("graph_cut", evidence, share, balanced, seed, pick, settings={"lam": float(lam)})
+
+
+def facility_location(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Each pick adds most to f(S) = sum_i max_{j in S} s_ij, s = (1 + cosine) / 2 of the features.
+
+    Everyone has someone similar in S; Iyer and Bilmes (2013).
+    """
+    (features,) = evidence.need("features")
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
+        x = directions(features[members])
+
+        def cosine(rows: Rows, columns: Rows) -> Tensor:  # f(S) is 1/2 sum max cosine + N/2: the same picks
+            return x[rows] @ x[columns].T
+
+        total = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
+        return facility_greedy(cosine, total, k).picks, None
+
+    return choose("facility_location", evidence, share, balanced, seed, pick)
+
+
+def craig(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Facility location on last-layer gradients: the sum over all of the distance to the nearest pick falls fastest.
+
+    A pick weighs as many samples as are nearest to it, scaled to mean 1. Mirzasoleiman et al. (2020).
+    """
+    e, f = evidence.last_layer()
+
+    def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        similar = gradient_distances(e[members], f[members])
+        cover = facility_greedy(similar, totals(similar, len(members), members.device), k)
+        return cover.picks, cover.sizes()
+
+    return choose("craig", evidence, share, balanced, seed, pick, weighted=True)
+
+
+def choose(
+    method: str,
+    evidence: Evidence,
+    share: float,
+    balanced: bool,
+    seed: int,
+    pick: Pick,
+    *,
+    weighted: bool = False,
+    scores: Tensor | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Selection:
+    """The selection that ``pick`` makes of all samples or of each class; weights are scaled to mean 1."""
+    lot = budget.generator(seed)
+    chosen, weights = [], []
+    for members, k in list(budget.parts(evidence, share, balanced, lot)):
+        order = torch.randperm(len(members), generator=lot, device=budget.CPU).to(members.device)
+        shuffled = members[order]
+        everyone = k == len(members) and not weighted
+        places, weight = (torch.arange(k, device=members.device), None) if everyone else pick(shuffled, k)
+        chosen.append(shuffled[places])
+        weights.append(torch.ones(k, device=members.device) if weight is None else weight)
+    indices, ranks = torch.cat(chosen).sort()
+    weight = torch.cat(weights)[ranks].double()
+    mean = weight.mean()
+    weight = torch.where(mean > 0, weight / mean, 1.0).float()
+    asked = {"share": float(share), "balanced": balanced, "seed": seed} | (settings or {})
+    return Selection(indices, evidence.size, weight, method=method, settings=asked, scores=scores)
+
+
+def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int = POOL) -> Tensor:
+    """The picks in order, from ``start`` on: each the one whose nearest pick is farthest.
+
+    The distance is d_ij = o_i + o_j - left_i . right_j, with o such that d_ii = 0; of equals the first is taken. A
+    pick is compared with the ``pool`` farthest alone: distances to the nearest pick only shrink, so as long as one of
+    the pool is farther than all others were when it was filled, it is the farthest of all. Then the whole pool's
+    picks meet all samples in one product of matrices. O(N k d) time.
+    """
+    own = (left * right).sum(1) / 2
+    slack = float(NOISE * torch.finfo(own.dtype).eps * own.abs().amax())
+    far = own.new_full((len(own),), torch.inf)
+    picks = torch.tensor([start], device=own.device)
+    chosen = [picks]
+    count = 1
+    while True:
+        _bring_nearer(far, left, right, own, picks)
+        far[picks] = -torch.inf
+        if count == k:
+            return torch.cat(chosen)
+        ranked = far.topk(min(pool + 1, len(far)))
+        limit = slack + (ranked.values[-1].item() if len(far) > pool else -torch.inf)
+        if ranked.values[0].item() <= limit:  # more equals than the pool holds
+            picks = (far >= ranked.values[0] - slack).int().argmax(0, keepdim=True)
+        else:
+            members = ranked.indices[: pool if len(far) > pool else None].sort().values
+            among = _distances(left[members], right[members], own[members], own[members])
+            picks = members[_inside(far[members].cpu(), among.cpu(), limit, slack, k - count).to(members.device)]
+        chosen.append(picks)
+        count += len(picks)
+
+
+def smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
+    """The picks in order: each the row j with the least offset_j + x_j . (the sum of the picks). O(N k d) time.
+
+    With offset |x|^2 / 2 that is the row which leaves the sum of the picks the shortest.
+    """
+    offset = offset.double()
+    columns = x.T.contiguous()  # so that a product reads the memory in order: three times as fast
+    total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    picks = torch.empty(k, dtype=torch.int64, device=x.device)
+    for step in range(k):
+        pick = torch.add(offset, total.to(x.dtype) @ columns).argmin(0, keepdim=True)
+        picks[step] = pick[0]
+        offset.index_fill_(0, pick, torch.inf)
+        total += x.index_select(0, pick)[0]
+    return picks
+
+
+def graph_cut_greedy(x: Tensor, k: int, lam: float) -> Tensor:
+    """The picks of graph cut in order, for x of length 1.
+
+    The gain of j is sum_i s_ij - lam (2 sum_{i in S} s_ij + s_jj), which is
+    x_j . (sum_i x_i / 2 - lam sum_{i in S} x_i) - lam |x_j|^2 / 2 and what all have alike.
+    """
+    towards = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
+    return smallest_sum(x, (x.square().sum(1) - towards / lam) / 2, k)
+
+
+def directions(features: Tensor) -> Tensor:
+    """Each row at length 1. A row of zeros stays one: its cosine with anyone is 0."""
+    x = scaled(features)
+    norm = x.norm(dim=1, keepdim=True)
+    return x / torch.where(norm > 0, norm, 1.0)
+
+
+def gradient_distances(e: Tensor, f: Tensor) -> Similar:
+    """Minus the distance of the gradients e_i f_i^T, from (e_i . e_j)(f_i . f_j) alone."""
+    e, f = scaled(e), scaled(f)
+    norms = e.square().sum(1) * f.square().sum(1)
+    noise = NOISE * torch.finfo(f.dtype).eps
+
+    def similar(rows: Rows, columns: Rows) -> Tensor:
+        inner = (e[rows] @ e[columns].T).mul_(f[rows] @ f[columns].T)
+        both = norms[rows, None] + norms[columns]
+        square = torch.sub(both, inner, alpha=2, out=inner)
+        square.masked_fill_(square <= both.mul_(noise), 0.0)
+        return square.sqrt_().neg_()
+
+    return similar
+
+
+def _inside(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -> Tensor:
+    """Picks in a pool, as long as the farthest is beyond ``limit``."""
+    picks: list[int] = []
+    while len(picks) < most:
+        top = float(far.max())
+        if top <= limit:
+            break
+        place = int((far >= top - slack).int().argmax())
+        picks.append(place)
+        torch.minimum(far, among[place], out=far)
+        far[place] = -torch.inf
+    return torch.tensor(picks, dtype=torch.int64)
+
+
+def _bring_nearer(far: Tensor, left: Tensor, right: Tensor, own: Tensor, picks: Tensor) -> None:
+    """Lower each sample's distance to the nearest pick by the new picks."""
+    there, mine = right[picks], own[picks]
+    rows = max(1, BLOCK // len(picks))
+    for near, some, its in zip(torch.split(far, rows), torch.split(left, rows), torch.split(own, rows), strict=True):
+        torch.minimum(near, _distances(some, there, its, mine).amin(1), out=near)
+
+
+def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tensor:
+    """d_ij, 0 where nothing but rounding is left of it."""
+    both = own[:, None] + other
+    noise = (own.abs()[:, None] + other.abs()).mul_(NOISE * torch.finfo(own.dtype).eps)
+    distance = both.sub_(left @ right.T)
+    return distance.masked_fill_(distance <= noise, 0.0)
+
+
+def scaled(x: Tensor) -> Tensor:
+    """A copy, times the power of 2 that brings its largest number near 1: squares neither overflow nor vanish."""
+    exponent = int(torch.frexp(x.abs().amax()).exponent)
+    return x * 2.0 ** -max(-100, min(100, exponent))
+
+
+def check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(message(f"{name} as a number above 0", repr(value), "Leave it out for the usual one."))

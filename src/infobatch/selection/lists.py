@@ -1,0 +1,152 @@
+"""Lists of indices as people publish them, read and checked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import checkpoint
+from ..errors import InputError, message
+
+NAMES = ("indices", "index", "idx")
+"""What a column, an array or a key with indices is called."""
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def checked(indices: Any, size: int) -> Tensor:
+    """Indices as int64 on the CPU, in the order given: each a position in the data set, and none twice."""
+    if not isinstance(indices, Tensor) or indices.ndim != 1 or indices.dtype not in WHOLE or indices.is_meta:
+        got = type(indices).__name__
+        if isinstance(indices, Tensor):
+            got = f"{indices.dtype} of shape {list(indices.shape)} on {indices.device}"
+        remedy = "Floating point cannot hold every position; of a mask take mask.nonzero().squeeze(1)."
+        raise InputError(message("indices as one row of whole numbers", got, remedy))
+    row: Tensor = indices.detach().to("cpu", torch.int64)
+    if not row.numel():
+        raise InputError(message("at least one index", "none", "Nothing can be trained on an empty selection."))
+    low, high = (int(end) for end in row.aminmax())
+    if low < 0 or high >= size:
+        remedy = "They are positions in the data set, counted from 0."
+        raise InputError(message(f"indices from 0 to {size - 1}", f"{low} to {high}", remedy))
+    twice = row.numel() - torch.unique(row).numel()
+    if twice:
+        remedy = "A sample that counts more has a larger weight, not a second index."
+        raise InputError(message("each index once", f"{twice} that came before", remedy))
+    return row
+
+
+def read(path: Path) -> Tensor:
+    """The indices in a file, as they stand there."""
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        remedy = f"Known are {', '.join(READERS)}."
+        raise InputError(message("a list of indices by its ending", path.name, remedy))
+    found = reader(path)
+    if isinstance(found, Tensor):
+        return found
+    if not isinstance(found, list) or not all(type(value) is int and abs(value) < 2**62 for value in found):
+        raise _none_here(path, "something else")
+    return torch.tensor(found, dtype=torch.int64, device="cpu")
+
+
+def _numpy(path: Path) -> Tensor:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise InputError(message("NumPy to read this file", "none installed", "pip install numpy")) from error
+    try:
+        found = np.load(path, allow_pickle=False)
+        if path.suffix.lower() == ".npz":
+            with found:
+                found = found[_name(path, list(found))]
+        return torch.from_numpy(found.astype(np.int64) if found.dtype.kind in "iu" else found)
+    except (FileNotFoundError, InputError):
+        raise
+    except Exception as error:  # damaged bytes can raise anything
+        raise _none_here(path, f"what cannot be read ({type(error).__name__})") from error
+
+
+def _torch(path: Path) -> Any:
+    found = checkpoint.load(path)
+    return found[_name(path, list(found))] if isinstance(found, dict) else found
+
+
+def _json(path: Path) -> Any:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _none_here(path, "what is not JSON") from error
+    return found[_name(path, list(found))] if isinstance(found, dict) else found
+
+
+def _text(path: Path) -> list[int]:
+    """One or more a line, apart by blanks or commas; what follows a # is a remark."""
+    lines = (line.split("#")[0] for line in _lines(path))
+    return [_whole(path, word) for line in lines for word in line.replace(",", " ").split()]
+
+
+def _csv(path: Path) -> list[int]:
+    """The column with a known name, or the only one there is."""
+    rows = [row for row in csv.reader(_lines(path)) if row]
+    if not rows:
+        return []
+    head = [word.strip().lower() for word in rows[0]]
+    if not any(_is_whole(word) for word in head):
+        column = head.index(_name(path, head))
+        rows = rows[1:]
+    elif len(head) == 1:
+        column = 0
+    else:
+        raise _none_here(path, f"{len(head)} columns without names")
+    short = any(len(row) <= column for row in rows)
+    if short:
+        raise _none_here(path, "a row that ends before them")
+    return [_whole(path, row[column]) for row in rows]
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".npy": _numpy,
+    ".npz": _numpy,
+    ".pt": _torch,
+    ".pth": _torch,
+    ".txt": _text,
+    ".csv": _csv,
+    ".json": _json,
+}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise _none_here(path, "what is no text") from error
+
+
+def _name(path: Path, names: list[str]) -> str:
+    known = [name for name in NAMES if name in names]
+    if known:
+        return known[0]
+    if len(names) == 1:
+        return names[0]
+    raise _none_here(path, f"several things, {', '.join(map(str, names[:8]))}")
+
+
+def _is_whole(word: str) -> bool:
+    return len(word) < 20 and word.strip().lstrip("+-").isdecimal()
+
+
+def _whole(path: Path, word: str) -> int:
+    if not _is_whole(word):
+        raise _none_here(path, repr(word[:40]))
+    return int(word)
+
+
+def _none_here(path: Path, got: str) -> InputError:
+    remedy = f"Name the indices one of {', '.join(NAMES)}, or leave them alone in the file."
+    return InputError(message(f"indices, whole numbers, in {path.name}", got, remedy))

@@ -1,0 +1,78 @@
+"""Every selector by name, with what a card says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import bins, gradients, greedy, scores
+from .selection import Selection
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One way to choose: ``selector(evidence, share, balanced=False, seed=0) -> Selection``."""
+
+    choose: Callable[..., Selection]
+    source: str
+    """Who proposed it, and when."""
+    needs: tuple[str, ...]
+    """What the evidence must hold, besides labels where ``balanced=True``."""
+    cost: str
+    """Time, in N samples, k kept, d features, K classes; memory where it is more than O(N)."""
+    weights: str = "1"
+    """What the weights of the chosen are."""
+
+    @property
+    def name(self) -> str:
+        return self.choose.__name__
+
+    @property
+    def rule(self) -> str:
+        """The first line of its docstring."""
+        return (self.choose.__doc__ or "").strip().splitlines()[0]
+
+    def __call__(self, evidence: Any, share: float, **settings: Any) -> Selection:
+        return self.choose(evidence, share, **settings)
+
+
+BY_SCORE = (
+    Selector(scores.random, "the control", (), "O(N)"),
+    Selector(scores.least_confidence, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.entropy, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.margin, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scores.forgetting, "Toneva et al., ICLR 2019", ("correct",), "O(TN) for T epochs"),
+    Selector(scores.grand, "Paul et al., NeurIPS 2021", ("grad_norms",), "O(RN) for R runs"),
+    Selector(scores.el2n, "Paul et al., NeurIPS 2021", ("error_norms",), "O(RN) for R runs"),
+    Selector(scores.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
+    Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(Nd(d + K))"),
+)
+GRADIENTS = ("labels", "logits", "features")
+CLUSTERS = "samples a pick stands for, mean 1"
+GREEDY = (
+    Selector(greedy.k_center, "Sener and Savarese, ICLR 2018", ("features",), "O(Nkd)"),
+    Selector(greedy.herding, "Welling, ICML 2009", ("features",), "O(Nkd)"),
+    Selector(greedy.contextual_diversity, "Agarwal et al., ECCV 2020", ("logits",), "O(NkK)"),
+    Selector(greedy.graph_cut, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(Nkd)"),
+    Selector(
+        greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB a sample"
+    ),
+    Selector(
+        greedy.craig, "Mirzasoleiman et al., ICML 2020", GRADIENTS, "O(NN(d + K) log N); 8 KiB a sample", CLUSTERS
+    ),
+    Selector(gradients.glister, "Killamsetty et al., AAAI 2021", GRADIENTS, "O(NKd) a round, 100 rounds"),
+    Selector(
+        gradients.grad_match,
+        "Killamsetty et al., ICML 2021",
+        GRADIENTS,
+        "O(NKd) a round, 100 rounds",
+        "what matches the full gradient, mean 1",
+    ),
+    Selector(gradients.dp, "Yang et al., ICLR 2023", GRADIENTS, "O(Nd(d + K)), and O(Kd) a sample left out"),
+    Selector(bins.ccs, "Zheng et al., ICLR 2023", ("aum",), "O(N log N)"),
+    Selector(bins.dq, "Zhou et al., ICCV 2023", ("features",), "O(NNd)"),
+)
+"""Choices that look at the samples together: greedy.py, gradients.py, bins.py."""
+
+SELECTORS: dict[str, Selector] = {selector.name: selector for selector in (*BY_SCORE, *GREEDY)}

@@ -1,0 +1,257 @@
+"""Choices by a score: each sample has a number, and those with the largest are kept.
+
+Each rule is two functions: ``NAME_scores(evidence)``, a number for every sample, and ``NAME(evidence, share)``, the
+samples that are kept. Uncertainty is measured on probabilities, over the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import InputError, message
+from . import budget
+from .evidence import Evidence
+from .selection import Selection
+
+ROWS = 2048
+"""Samples worked on at once."""
+DENSE = 8192
+"""The largest Hessian that is written out: 512 MiB."""
+
+Hessian = Literal["kronecker", "exact"]
+
+
+def random(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """A uniformly random subset."""
+    return keep_largest("random", _no_scores, evidence, share, balanced, seed)
+
+
+def least_confidence(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those whose likeliest class is the least likely."""
+    return keep_largest("least_confidence", least_confidence_scores, evidence, share, balanced, seed)
+
+
+def entropy(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those whose prediction has the largest entropy."""
+    return keep_largest("entropy", entropy_scores, evidence, share, balanced, seed)
+
+
+def margin(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those whose two likeliest classes are nearly as likely."""
+    return keep_largest("margin", margin_scores, evidence, share, balanced, seed)
+
+
+def forgetting(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those most often forgotten in training, and before all those never learned."""
+    return keep_largest("forgetting", forgetting_scores, evidence, share, balanced, seed)
+
+
+def grand(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those with the largest gradient early in training, averaged over the runs."""
+    return keep_largest("grand", grand_scores, evidence, share, balanced, seed)
+
+
+def el2n(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those with the largest error early in training, averaged over the runs."""
+    return keep_largest("el2n", el2n_scores, evidence, share, balanced, seed)
+
+
+def deepfool(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
+    """Keep those whose features lie nearest to a decision boundary of the last layer."""
+    return keep_largest("deepfool", deepfool_scores, evidence, share, balanced, seed)
+
+
+def influence(
+    evidence: Evidence,
+    share: float,
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+    damping: float = 0.01,
+    hessian: Hessian = "kronecker",
+) -> Selection:
+    """Keep those whose removal would move the last layer furthest."""
+    return keep_largest(
+        "influence", influence_scores, evidence, share, balanced, seed, damping=damping, hessian=hessian
+    )
+
+
+def least_confidence_scores(evidence: Evidence) -> Tensor:
+    """1 - max_c p_c."""
+    return 1 - evidence.probabilities().amax(1)
+
+
+def entropy_scores(evidence: Evidence) -> Tensor:
+    """- sum_c p_c log p_c, finite also where a probability is 0."""
+    (logits,) = evidence.need("logits")
+    logs = logits.log_softmax(1)
+    return -(logs.exp() * logs).sum(1)
+
+
+def margin_scores(evidence: Evidence) -> Tensor:
+    """1 - (p_1st - p_2nd), of the two likeliest classes. With one class there is no second."""
+    p = F.pad(evidence.probabilities(), (0, 1))
+    first, second = p.topk(2, dim=1).values.unbind(1)
+    return 1 - (first - second)
+
+
+def forgetting_scores(evidence: Evidence) -> Tensor:
+    """How often a sample went from right to wrong between two visits; infinite if it never was right."""
+    (correct,) = evidence.need("correct")
+    events = torch.zeros(evidence.size, dtype=torch.float32, device=correct.device)
+    for before, after in pairwise(correct):
+        events += before & ~after
+    return events.masked_fill(~correct.any(0), float("inf"))
+
+
+def grand_scores(evidence: Evidence) -> Tensor:
+    """E |g|, the norm of the sample's gradient, averaged over the runs."""
+    (norms,) = evidence.need("grad_norms")
+    return norms.mean(0)
+
+
+def el2n_scores(evidence: Evidence) -> Tensor:
+    """E |p - y|, the norm of the error, averaged over the runs."""
+    (norms,) = evidence.need("error_norms")
+    return norms.mean(0)
+
+
+def aum_scores(evidence: Evidence) -> Tensor:
+    """- AUM: the margin of the label's logit, averaged over training, negated so that the hard have the most."""
+    (aum,) = evidence.need("aum")
+    return -aum
+
+
+def deepfool_scores(evidence: Evidence) -> Tensor:
+    """Minus the smallest change of the features that changes the prediction.
+
+    The last layer is linear, so the boundary between the predicted class c and k is a plane, at the distance
+    (z_c - z_k) / |w_c - w_k|; the nearest counts. DeepFool's own perturbation, of the input and through the whole
+    network, is found step by step with many gradients a sample; this is its one exact step, seen from the features.
+    """
+    logits, head = evidence.need("logits", "head")
+    apart = torch.cdist(head, head, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = []
+    for z in torch.split(logits, ROWS):
+        top, predicted = z.max(1)
+        gap = top[:, None] - z
+        distance = torch.where(gap > 0, gap / apart[predicted], 0.0)  # same weights, other bias: infinitely far
+        distance.scatter_(1, predicted[:, None], float("inf"))
+        nearest.append(-distance.amin(1))
+    return torch.cat(nearest)
+
+
+def influence_scores(evidence: Evidence, *, damping: float = 0.01, hessian: Hessian = "kronecker") -> Tensor:
+    """|(H + aI)^-1 g_i| / N: how far the last layer moves when sample i is left out, to first order.
+
+    g_i is the sample's gradient and H the mean Hessian of the cross entropy, both of the last layer with the rest
+    of the network held; a is ``damping`` times H's mean eigenvalue, for H is singular (all logits may rise together).
+
+    H is the mean of S_i x f_i f_i^T with S_i = diag(p_i) - p_i p_i^T, a matrix of (Kd)^2 numbers.
+    ``hessian="exact"`` solves with it, while Kd is at most 8192. ``"kronecker"`` takes the eigenvectors of
+    mean(S) x mean(f f^T) for its own, with the eigenvalues that fit H best in that basis: O(Nd (d + K)) for any size.
+    """
+    if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
+        raise InputError(message("damping above 0", repr(damping), "It is a share of the mean eigenvalue, as 0.01."))
+    if hessian not in ("kronecker", "exact"):
+        raise InputError(message('hessian "kronecker" or "exact"', repr(hessian), "Leave it out for kronecker."))
+    e, f = evidence.last_layer()
+    norms = (_by_kronecker if hessian == "kronecker" else _by_solving)(e, f, evidence.probabilities(), damping)
+    return (norms / evidence.size).float()
+
+
+SCORES: dict[str, Callable[..., Tensor]] = {
+    "least_confidence": least_confidence_scores,
+    "entropy": entropy_scores,
+    "margin": margin_scores,
+    "forgetting": forgetting_scores,
+    "grand": grand_scores,
+    "el2n": el2n_scores,
+    "aum": aum_scores,
+    "deepfool": deepfool_scores,
+    "influence": influence_scores,
+}
+"""Every score by name; the larger, the harder."""
+
+
+def keep_largest(
+    method: str,
+    score: Callable[..., Tensor | None],
+    evidence: Evidence,
+    share: float,
+    balanced: bool,
+    seed: int,
+    **own: Any,
+) -> Selection:
+    """The selection of those with the largest score, of all samples or of each class; ties by lot."""
+    lot = budget.generator(seed)
+    asked = list(budget.parts(evidence, share, balanced, lot))  # first: a bad budget is told before work is done
+    scores = score(evidence, **own)
+    ranked = torch.zeros(evidence.size, device=evidence.device) if scores is None else scores
+    chosen = torch.cat([members[budget.largest(ranked[members], k, lot)] for members, k in asked])
+    settings = {"share": float(share), "balanced": balanced, "seed": seed, **own}
+    return Selection(chosen.sort().values, evidence.size, method=method, settings=settings, scores=scores)
+
+
+def _no_scores(evidence: Evidence) -> None:
+    del evidence
+
+
+def _by_kronecker(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
+    """|(H + aI)^-1 g_i| with H diagonal in the basis of u x v: sum over (b, a) of (e'_b f'_a / (h_ba + a))^2."""
+    size, classes, inputs = len(e), e.shape[1], f.shape[1]
+    outer, square = _zeros(e, classes, classes), _zeros(e, inputs, inputs)
+    for fs, ps in _blocks(f, p):
+        outer += torch.diag(ps.sum(0)) - ps.T @ ps
+        square += fs.T @ fs
+    u, v = torch.linalg.eigh(outer / size).eigenvectors, torch.linalg.eigh(square / size).eigenvectors
+    values = _zeros(e, classes, inputs)
+    for fs, ps in _blocks(f, p):
+        curvature = ps @ u.square() - (ps @ u).square()  # u_b^T S_i u_b
+        values += curvature.T @ (fs @ v).square() / size
+    inverse = (values.clamp(min=0) + _damping(values.mean(), damping)).reciprocal().square()
+    squares = [((es @ u).square() @ inverse * (fs @ v).square()).sum(1) for es, fs in _blocks(e, f)]
+    return torch.cat(squares).sqrt()
+
+
+def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
+    """|(H + aI)^-1 g_i| with H written out, factored once and solved for block after block of samples."""
+    size, classes, inputs = len(e), e.shape[1], f.shape[1]
+    if classes * inputs > DENSE:
+        got = f"{classes} classes x {inputs} inputs = {classes * inputs}"
+        raise InputError(message(f"at most {DENSE} parameters in the last layer", got, 'Use hessian="kronecker".'))
+    tensor = _zeros(e, classes, inputs, classes, inputs)
+    for fs, ps in _blocks(f, p):
+        for b in range(classes):
+            for c in range(classes):
+                curvature = ps[:, b] * (float(b == c) - ps[:, c])
+                tensor[b, :, c] += (fs * curvature[:, None]).T @ fs / size
+    matrix = tensor.view(classes * inputs, classes * inputs)
+    matrix.diagonal().add_(_damping(matrix.diagonal().mean(), damping))
+    factor = torch.linalg.cholesky(matrix)
+    norms = []
+    for es, fs in _blocks(e, f):
+        gradients = (es[:, :, None] * fs[:, None, :]).flatten(1)
+        norms.append(torch.cholesky_solve(gradients.T, factor).norm(dim=0))
+    return torch.cat(norms)
+
+
+def _damping(mean: Tensor, damping: float) -> Tensor:
+    """What is added to the diagonal; where there is no curvature at all, the damping as it is."""
+    return damping * torch.where(mean > 0, mean, 1.0)
+
+
+def _blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same samples of both, a block at a time and in double precision."""
+    for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
+        yield one.double(), other.double()
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64, device=like.device)

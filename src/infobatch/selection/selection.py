@@ -1,0 +1,157 @@
+"""A choice of samples, made once before training: indices, weights, and how they were chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from .. import checkpoint
+from ..errors import InputError, StateError, message
+from . import lists
+
+FORMAT = 1
+FIELDS = ("indices", "weights", "size", "method", "settings", "scores")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Sequence[int]):
+    """The samples to train on, in ascending order, each with a weight. Lies on the CPU.
+
+    >>> import torch
+    >>> chosen = Selection(torch.tensor([1, 4]), size=6)
+    >>> list(chosen), list(chosen.complement())
+    ([1, 4], [0, 2, 3, 5])
+    >>> len(torch.utils.data.Subset(range(6), chosen))
+    2
+    """
+
+    indices: Tensor
+    """Positions in the data set: int64, ascending, each once."""
+    size: int
+    """N, the number of samples it was chosen from."""
+    weights: Tensor = field(default=None)  # type: ignore[assignment]  # ones, where left out
+    """float32, one a chosen sample; mean 1 unless the method says otherwise."""
+    method: str = "given"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the method was asked: plain numbers and text, ``share``, ``seed`` and ``balanced`` among them."""
+    scores: Tensor | None = None
+    """The score of every sample of the data set, where the method has one."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            remedy = "Pass len(data_set)."
+            raise InputError(message("size as a whole number of at least 1", repr(self.size), remedy))
+        indices = lists.checked(self.indices, self.size)
+        if not bool((indices[1:] > indices[:-1]).all()):
+            remedy = "Sort them; weights follow."
+            raise InputError(message("indices in ascending order", "indices in another", remedy))
+        object.__setattr__(self, "indices", indices)
+        weights = self.weights
+        if weights is None:
+            weights = torch.ones(indices.numel(), dtype=torch.float32, device="cpu")
+        object.__setattr__(self, "weights", _weights(weights, indices.numel()))
+        if self.scores is not None:
+            object.__setattr__(self, "scores", _scores(self.scores, self.size))
+
+    def __len__(self) -> int:
+        return self.indices.numel()
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        if isinstance(place, slice):
+            chosen: list[int] = self.indices[place].tolist()
+            return chosen
+        return int(self.indices[place])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        """Same samples at same weights from as many; how they were found does not matter."""
+        if not isinstance(other, Selection):
+            return NotImplemented
+        same = self.size == other.size and torch.equal(self.indices, other.indices)
+        return same and torch.equal(self.weights, other.weights)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
+        return f"Selection({self.method}: {len(self)} of {self.size}{settings})"
+
+    def complement(self) -> Selection:
+        """Those left out, at weight 1."""
+        left = torch.ones(self.size, dtype=torch.bool, device="cpu")
+        left[self.indices] = False
+        if not bool(left.any()):
+            raise InputError(message("someone left out", "a selection of all samples", "Choose a share below 1."))
+        return Selection(
+            left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings
+        )
+
+    def kept_by_class(self, labels: Tensor) -> dict[int, tuple[int, int]]:
+        """For each class how many were chosen, and of how many."""
+        if labels.shape != (self.size,):
+            remedy = "Pass the labels of the whole data set."
+            raise InputError(message(f"{self.size} labels", f"shape {list(labels.shape)}", remedy))
+        labels = labels.cpu()
+        classes, total = torch.unique(labels, return_counts=True)
+        kept = torch.bincount(torch.searchsorted(classes, labels[self.indices]), minlength=len(classes))
+        rows = zip(classes.tolist(), kept.tolist(), total.tolist(), strict=True)
+        return {label: (some, every) for label, some, every in rows}
+
+    def subset(self, dataset: Any) -> Subset[Any]:
+        """``torch.utils.data.Subset(dataset, self)``, after a look that it is the data set this was chosen from."""
+        if len(dataset) != self.size:
+            remedy = "Indices are positions: take the data set they were chosen from, in the same order."
+            raise InputError(message(f"a data set of {self.size} samples", f"one of {len(dataset)}", remedy))
+        whole: Dataset[Any] = dataset
+        return Subset(whole, self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it whole or not at all; ``Selection.load`` reads it back."""
+        checkpoint.save({"format": FORMAT} | {name: getattr(self, name) for name in FIELDS}, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Selection:
+        """Read what ``save`` wrote. Nothing in the file is run."""
+        state = checkpoint.load(path)
+        if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != {"format", *FIELDS}:
+            remedy = "For a published list of indices use Selection.read(path, size)."
+            raise StateError(message("a selection written by save", f"{os.fspath(path)}, which is none", remedy))
+        return cls(**{name: state[name] for name in FIELDS})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
+        """A published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
+        indices = lists.checked(lists.read(Path(path)), size)
+        return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
+
+
+def _weights(weights: Any, count: int) -> Tensor:
+    if not isinstance(weights, Tensor) or weights.shape != (count,) or not weights.is_floating_point():
+        got = f"shape {list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        raise InputError(message(f"{count} floating-point weights, one an index", got, "Leave them out for ones."))
+    row: Tensor = weights.detach().to("cpu", torch.float32)
+    if not bool(row.isfinite().all()) or bool((row < 0).any()):
+        remedy = "A weight multiplies a loss."
+        raise InputError(message("finite weights of at least 0", "others", remedy))
+    return row
+
+
+def _scores(scores: Any, size: int) -> Tensor:
+    if not isinstance(scores, Tensor) or scores.shape != (size,) or not scores.is_floating_point():
+        got = f"shape {list(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise InputError(message(f"{size} floating-point scores, one a sample", got, "Leave them out."))
+    table: Tensor = scores.detach().to("cpu", torch.float32)
+    return table

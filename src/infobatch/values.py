@@ -1,0 +1,49 @@
+"""Settings of methods, checked: each returns the value as it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import InputError, message
+
+
+def ratio_of(ratio: float) -> float:
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+        raise InputError(
+            message(
+                "a ratio in [0, 1)",
+                repr(ratio),
+                "It is the share pruned among the prunable; the papers use 0.5.",
+            )
+        )
+    return float(ratio)
+
+
+def part(name: str, part: float) -> float:
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
+        raise InputError(message(f"{name} in (0, 1]", repr(part), "It is a share."))
+    return float(part)
+
+
+def count(name: str, value: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), "It is a count."))
+    return value
+
+
+def labels_of(given: Any) -> Tensor:
+    labels: Tensor = torch.as_tensor(given)
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not labels.numel():
+        raise InputError(message("labels as whole numbers, one a sample", str(labels.shape), "Pass the targets."))
+    if int(labels.min()) < 0:
+        raise InputError(message("labels from 0 on", str(int(labels.min())), "Leave out samples without a class."))
+    return labels.long()
+
+
+def share_of(name: str, share: float) -> float:
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise InputError(message(f"{name} in (0, 1)", repr(share), "0.4 means 40 %."))
+    return float(share)

@@ -1,0 +1,196 @@
+"""What every method of the registry promises, whoever wrote it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import infobatch
+from infobatch import variations
+from infobatch.cards import CARDS
+from infobatch.methods import METHODS, Method
+from infobatch.schedules import Moment
+
+SIZE, CLASSES, EPOCHS = 240, 4, 24
+LABELS = torch.arange(SIZE) % CLASSES
+pytestmark = pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
+
+
+def make(name: str) -> Method:
+    given: dict[str, Any] = {"labels": LABELS} if name == "rcap" else {}
+    if name == "dynamic_uncertainty":
+        given["window"] = 3
+    if name == "ies":
+        given["bound"] = 0.02
+    return METHODS[name](**given)
+
+
+VARIANTS = {
+    "as published": lambda method: method,
+    "unbiased": variations.unbiased,
+    "annealed": variations.annealed,
+    "plain": variations.plain,
+    "class floor": lambda method: variations.class_floor(method, LABELS, 0.6),
+    "noise guard": lambda method: variations.noise_guard(method, 0.1, 3),
+    "all": lambda method: variations.annealed(
+        variations.unbiased(variations.class_floor(variations.noise_guard(method), LABELS, 0.3)), 0.8
+    ),
+}
+both = pytest.mark.parametrize("variant", VARIANTS)
+every = pytest.mark.parametrize("name", METHODS)
+
+
+def answer(train: infobatch.Pruned, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses and confidences that fall with time, each sample in its own way."""
+    pace = 0.3 + 0.7 * ((indices * 7919) % SIZE) / SIZE
+    wave = 0.05 * torch.sin(indices * 1.7 + epoch)
+    confidence = (1 - torch.exp(-pace * (epoch + 1) / 4) + wave).clamp(0.01, 0.99)
+    return -confidence.log(), confidence
+
+
+def epoch_of(train: infobatch.Pruned, epoch: int, stop: int | None = None, batch: int = 16) -> None:
+    indices = train.plan().indices
+    done = train.progress[1]
+    for at in range(done, len(indices) if stop is None else min(stop, len(indices) - batch), batch):
+        some = indices[at : at + batch]
+        loss, confidence = answer(train, some, epoch)
+        train.update(loss, some, confidence=confidence)
+    if stop is None and "hidden" in train.method.needs:
+        for (some,), named in train.hidden(batch_size=64):
+            assert torch.equal(some, named)
+            loss, confidence = answer(train, named, epoch)
+            train.observe(loss, named, confidence=confidence)
+
+
+def fresh(name: str, variant: str, seed: int = 0) -> infobatch.Pruned:
+    return infobatch.Pruned(TensorDataset(torch.arange(SIZE)), VARIANTS[variant](make(name)), EPOCHS, seed=seed)
+
+
+@every
+@both
+def test_a_run_has_valid_plans_to_its_end(name: str, variant: str) -> None:
+    train = fresh(name, variant)
+    kept = []
+    for epoch in range(EPOCHS):
+        plan = train.plan()
+        assert len(plan.indices.unique()) == plan.kept >= 1
+        assert torch.equal(plan.table.nonzero().squeeze(1), plan.indices.sort().values)
+        assert bool((plan.table[plan.indices] > 0).all())
+        assert bool(torch.isfinite(plan.table).all())
+        if plan.kept == SIZE and train.method.rescale:
+            assert bool((plan.table == 1).all())
+        if train.method.rescale or "unbiased" in train.method.settings:
+            assert float(plan.table.sum()) == pytest.approx(SIZE, rel=1e-5), "weights sum to N"
+        if variant == "class floor" or (variant == "all" and epoch < 0.8 * EPOCHS):
+            for label in range(CLASSES):
+                share = (plan.table[label == LABELS] != 0).float().mean()
+                assert share >= {"class floor": 0.6, "all": 0.3}[variant] - 1e-6
+        kept.append(plan.kept)
+        epoch_of(train, epoch)
+    assert train.epoch == EPOCHS
+    assert len(train.history) == EPOCHS
+    if name != "full":
+        assert min(kept) < SIZE, "it prunes at some time"
+    if variant == "annealed" and name not in ("full",):
+        assert kept[-1] == SIZE
+
+
+@every
+def test_budgets_are_exact(name: str) -> None:
+    """Those with a ratio leave out exactly that share of all once everyone is known."""
+    method = make(name)
+    exact = {"random", "random_star", "rising", "epsilon_greedy", "ucb", "dynamic_uncertainty", "rs2", "rcap", "eswp"}
+    if name not in exact:
+        pytest.skip("its number follows from the scores")
+    train = infobatch.Pruned(TensorDataset(torch.arange(SIZE)), method, EPOCHS)
+    for epoch in range(12):
+        epoch_of(train, epoch)
+    assert train.plan().kept == SIZE - round(method.settings["ratio"] * SIZE)
+
+
+@every
+@both
+def test_the_seed_decides(name: str, variant: str) -> None:
+    def plans(seed: int) -> list[torch.Tensor]:
+        train, seen = fresh(name, variant, seed), []
+        for epoch in range(6):
+            seen.append(train.plan().indices)
+            epoch_of(train, epoch)
+        return seen
+
+    first, again, other = plans(3), plans(3), plans(4)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@every
+@both
+@pytest.mark.parametrize("stop", [0, 32])
+def test_a_run_resumes_bit_for_bit(name: str, variant: str, stop: int, tmp_path: Any) -> None:
+    whole = fresh(name, variant)
+    for epoch in range(EPOCHS):
+        epoch_of(whole, epoch)
+    part = fresh(name, variant)
+    for epoch in range(13):
+        epoch_of(part, epoch)
+    if stop:
+        epoch_of(part, 13, stop)
+    infobatch.save(part.state_dict(), tmp_path / "state.pt")
+    resumed = fresh(name, variant, seed=9)
+    resumed.load_state_dict(infobatch.load(tmp_path / "state.pt"))
+    for epoch in range(13, EPOCHS):
+        epoch_of(resumed, epoch)
+    assert torch.equal(resumed.scores, whole.scores)
+    assert [report.kept for report in resumed.history] == [report.kept for report in whole.history]
+    for key, column in whole.state_dict()["memory"].items():
+        assert torch.equal(column.nan_to_num(-1), resumed.state_dict()["memory"][key].nan_to_num(-1)), key
+
+
+@every
+@both
+def test_methods_travel(name: str, variant: str) -> None:
+    method = VARIANTS[variant](make(name))
+    copy = pickle.loads(pickle.dumps(method))
+    assert repr(copy) == repr(method)
+    book = infobatch.scorebook.ScoreBook(SIZE)
+    book.keep(method.memory, method.needs & {"confidence"})
+    draws = [each.draw(book, Moment(0, EPOCHS), 1).indices for each in (method, copy)]
+    assert torch.equal(*draws)
+
+
+@every
+def test_who_is_not_known_stays(name: str) -> None:
+    if name in ("random_star", "rs2", "order_dp", "seta"):
+        pytest.skip("looks at no score, or draws before it looks")
+    method = make(name)
+    book = infobatch.scorebook.ScoreBook(SIZE)
+    book.keep(method.memory, ())
+    known = torch.arange(SIZE) % 3 != 0
+    book.scores[known] = torch.rand(int(known.sum()))
+    for column in book.memory.values():
+        column[known] = torch.rand(int(known.sum()))
+    for epoch in (1, 5, 13):
+        plan = method.draw(book, Moment(epoch, EPOCHS), 0)
+        assert bool((plan.table[~known] != 0).all())
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if make(name).needs & {"confidence"}])
+def test_what_is_missing_is_named(name: str) -> None:
+    train = fresh(name, "as published")
+    with pytest.raises(infobatch.InputError, match="keyword confidence"):
+        train.update(torch.rand(8), train.plan().indices[:8])
+    with pytest.raises(infobatch.InputError, match="shape"):
+        train.update(torch.rand(8), train.plan().indices[:8], confidence=torch.rand(7))
+
+
+def test_every_method_has_a_card() -> None:
+    assert set(CARDS) == set(METHODS)
+    for name, card in CARDS.items():
+        method = make(name)
+        assert ("confidence" in card.needs) == ("confidence" in method.needs)
+        assert ("left-out" in card.needs) == ("hidden" in method.needs)
+        assert (card.weights == "all 1") == (not method.rescale or name == "full")
