@@ -57,7 +57,17 @@ def table(epochs: int, samples: int, seed: int = 0) -> Tensor:
 # ---- against the real thing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
+WANT_MORE = ("dynamic_uncertainty", "kakurenbo", "ies", "rcap", "bls")
+FROM_LOSSES = [name for name in METHODS if name not in WANT_MORE]
+
+
+@pytest.mark.parametrize("name", WANT_MORE)
+def test_methods_that_need_more_than_losses_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="losses alone"):
+        estimate(table(10, 30), [name])
+
+
+@pytest.mark.parametrize("name", FROM_LOSSES)
 def test_the_replay_is_the_run(name: str) -> None:
     losses, method = table(10, 300), METHODS[name]()
     real, (replayed,) = trained(losses, method, 10), estimate(losses, [name])

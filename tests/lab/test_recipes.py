@@ -19,7 +19,7 @@ from infobatch.lab import catalogue, nets, optim, recipes, records, training
 from infobatch.lab.comparison import WITHOUT_SPREAD
 from infobatch.lab.recipes import Measurement, load, outcome, runs
 from infobatch.lab.records import Run
-from infobatch.lab.settings import Settings, parse_method
+from infobatch.lab.settings import Settings, parse_method, parse_static
 from infobatch.methods import METHODS
 from infobatch.schedules import Moment
 from infobatch.scorebook import ScoreBook
@@ -137,7 +137,8 @@ def test_quick_versions_are_small_and_keep_the_method(recipe: recipes.Recipe) ->
         if cell.quick is not None and cell.settings is not None:
             assert cell.quick.method == cell.settings.method
             assert cell.quick.optimizer == cell.settings.optimizer
-            parse_method(cell.quick.method).check(cell.quick.epochs)
+            if parse_static(cell.quick.method) is None:
+                parse_method(cell.quick.method).check(cell.quick.epochs)
     assert ("digits for" in recipe.stand_in) == bool(quick)
 
 

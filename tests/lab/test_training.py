@@ -138,9 +138,7 @@ def test_equal_steps_end_where_they_should() -> None:
     assert [fact["steps"] for fact in epochs] == [10, 10, 5]
     assert told[-1]["steps"] == 25
     assert told[-1]["samples"] == 150 + 150 + 5 * 16
-    assert told[-1]["saved"] == pytest.approx(
-        1 - (300 + 80) / 1200
-    )  # it costs less than the full run it stands beside
+    assert told[-1]["saved"] == pytest.approx(1 - (300 + 80) / 1200)  # less than the full run it stands beside
     assert epochs[-1]["lr"] < 1e-4  # the schedule is pressed into them
     with pytest.raises(InputError, match="full"):
         facts(method="infobatch", steps=25)

@@ -121,14 +121,24 @@ def methods(*, json: Json = False) -> Answer:
       infobatch methods
       infobatch methods --json
     """
+    from ..selection import SELECTORS
+
+    chosen_once = [
+        (f"static.{name}", each.source, each.rule, each.weights, each.cost, ", ".join(each.needs) or "nothing")
+        for name, each in SELECTORS.items()
+    ]
     if json:
-        return Answer(plain={"methods": [{"name": name, **asdict(CARDS[name])} for name in METHODS]})
+        keys = ("name", "source", "rule", "weights", "cost", "needs")
+        static = [dict(zip(keys, row, strict=True)) for row in chosen_once]
+        dynamic = [{"name": name, **asdict(CARDS[name])} for name in METHODS]
+        return Answer(plain={"methods": dynamic, "static": static})
     rows = [
         (name, card.source, card.leaves_out, card.weights, card.cost, card.needs)
         for name in METHODS
         for card in [CARDS[name]]
     ]
     tables.show(("method", "source", "leaves out", "weights", "cost of a plan", "needs"), rows)
+    tables.show(("static: chosen once", "source", "keeps", "weights", "cost", "needs of a proxy"), chosen_once)
     tables.say("Give settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
     return Answer()
 

@@ -106,6 +106,7 @@ class _Replay:
 def _replay(losses: Tensor, method: Method, num_epochs: int, seed: int) -> _Replay:
     logged, size = losses.shape
     book = ScoreBook(size)
+    book.keep(method.memory, ())
     kept, effective, noise, weight = [], [], [], 0.0
     for epoch in range(num_epochs):
         plan = method.draw(book, Moment(epoch, num_epochs), seed)
@@ -116,6 +117,7 @@ def _replay(losses: Tensor, method: Method, num_epochs: int, seed: int) -> _Repl
         weight = max(weight, plan.table.max().item())
         row = losses[min(epoch, logged - 1)].to(torch.float32)
         book.fresh.copy_(torch.where((plan.table != 0) & ~torch.isnan(row), row, UNSEEN))
+        book.remember(method.memory, plan.table != 0)
         book.merge()
         book.planned += plan.kept
     return _Replay(kept, effective, max(noise, default=1.0), weight, size)
@@ -136,7 +138,10 @@ def _summary(method: Method, replays: list[_Replay], unknown: tuple[str, ...]) -
 
 
 def _method(given: str | Method, num_epochs: int) -> Method:
+    name = given.partition(":")[0] if isinstance(given, str) else given.name
     method = parse_method(given) if isinstance(given, str) else given
+    if method.needs or method.score != "loss" or name == "rcap":
+        raise InputError(message("a method that needs losses alone", repr(method), "A log of losses has no more."))
     method.check(num_epochs)
     return method
 

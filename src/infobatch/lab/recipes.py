@@ -409,7 +409,7 @@ def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False
     >>> run_name(recipe, cell, settings)
     'table12/infobatch-cifar-10-seed0'
     """
-    words = re.sub(r"[^a-z0-9.]+", "-", cell.name.lower()).strip("-")
+    words = re.sub(r"[^a-z0-9.]+", "-", cell.name.lower().replace("*", " star")).strip("-")
     return f"{recipe.name}{'-quick' if quick else ''}/{words}-seed{settings.seed}"
 
 
