@@ -322,7 +322,7 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("train --task digts", "Did you mean digits?"),
+        ("train --task digts", "Did you mean digits"),
         ("train --task toy:mak", "Did you mean make"),
         ("train --task toy:make --method infobach", "Did you mean infobatch?"),
         ("train --task toy:make --method infobatch:ration=0.5", "Did you mean ratio?"),
