@@ -208,7 +208,7 @@ def _given(name: str, text: str, own: Sequence[str], more: Sequence[str]) -> dic
 def near(name: str, known: Iterable[str]) -> str:
     """Did you mean ...? Else, what there is."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."
 
 
