@@ -40,6 +40,7 @@ import torch
 from infobatch.selection import SELECTORS
 from infobatch.lab import training
 from infobatch.lab.tasks import Arrays, Task, cross_entropy
+from infobatch.selection import SELECTORS
 
 def make(loss=cross_entropy):
     draw = torch.Generator().manual_seed(0)
