@@ -30,6 +30,7 @@ from infobatch.lab.recipes import load
 from infobatch.lab.records import Run, read, read_many
 from infobatch.lab.settings import Settings
 from infobatch.lab.training import Training
+from infobatch.selection import SELECTORS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 
@@ -37,10 +38,8 @@ TOY = """
 import os
 import time
 import torch
-from infobatch.selection import SELECTORS
 from infobatch.lab import training
 from infobatch.lab.tasks import Arrays, Task, cross_entropy
-from infobatch.selection import SELECTORS
 
 def make(loss=cross_entropy):
     draw = torch.Generator().manual_seed(0)
