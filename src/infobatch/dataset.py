@@ -324,7 +324,7 @@ class Pruned(View):
                         where if isinstance(where, Tensor) else self._running.indices[where.start : where.stop].cpu()
                     ] = UNSEEN
             done = int(fresh.ne(UNSEEN).count_nonzero())
-            table = _saved(plan.table) if plan.kept < plan.size else None
+            table = None if bool((plan.table == 1).all()) else _saved(plan.table)
             came = {name: _saved(column) for name, column in self._came_together("saves in").items()}
             running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh, "came": came}
         return {

@@ -187,7 +187,7 @@ def judge(difference: Difference, margin: float, level: float) -> Verdict:
     """What the interval of a difference proves."""
     if difference.low is None or difference.high is None or difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
-    if difference.std == 0 and difference.n < WITHOUT_SPREAD:
+    if difference.std < 1e-9 and difference.n < WITHOUT_SPREAD:
         return _undecided(WITHOUT_SPREAD - difference.n)
     mean, low, high = difference.mean, difference.low, difference.high
     if low > 0:

@@ -34,7 +34,11 @@ def write(
     target = Path(path)
     if target.is_dir():
         raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / 'report.html'}."))
+    target = Path(os.path.realpath(target))  # through a link, not over it
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
+        target.write_text(text, encoding="utf-8")
+        return target
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
     try:
         with open(handle, "w", encoding="utf-8") as file:
