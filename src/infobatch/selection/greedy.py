@@ -4,8 +4,8 @@ Every function here is exact: its picks are those of the textbook loop over all 
 The samples are shuffled by the seed first and the first of equals is taken, so ties are settled by the seed.
 
 Weighed and not used: scikit-learn and faiss-cpu find nearest neighbours but choose no subset. apricot-select and
-submodlib choose the same (500 of 5,000 samples, apricot in twice the time), but hold all N x N similarities, 20 GB for
-50,000 samples, work on the CPU alone, and know neither farthest-first, herding nor a seed for ties.
+submodlib choose the same (500 of 5,000 samples, apricot in twice the time), but hold all N x N similarities, 20 GB
+for 50,000 samples, work on the CPU alone, and know neither farthest-first, herding nor a seed for ties.
 """
 
 from __future__ import annotations
