@@ -112,7 +112,7 @@ def facility_location(evidence: Evidence, share: float, *, balanced: bool = Fals
             return x[rows] @ x[columns].T
 
         total = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
-        return facility_greedy(cosine, total, k).picks, None
+        return facility_greedy(cosine, total, k, most=1.0).picks, None
 
     return choose("facility_location", evidence, share, balanced, seed, pick)
 
@@ -126,7 +126,9 @@ def craig(evidence: Evidence, share: float, *, balanced: bool = False, seed: int
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
         similar = gradient_distances(e[members], f[members])
-        cover = facility_greedy(similar, totals(similar, len(members), members.device), k)
+        total = totals(similar, len(members), members.device)
+        most = 2 * float(total.abs().amax()) / len(members)  # d_ij <= d_il + d_lj: so it is for the mean over all l
+        cover = facility_greedy(similar, total, k, most=most)
         return cover.picks, cover.sizes()
 
     return choose("craig", evidence, share, balanced, seed, pick, weighted=True)
