@@ -259,11 +259,25 @@ def test_facility_location_in_however_small_pieces(room: int, block: int, monkey
             x = greedy.directions(points(seed, kind))
             s = x @ x.T
             k = len(x) // 2
-            cover = facility.facility_greedy(lambda i, j, s=s: s[i][:, j].clone(), s.sum(0), k, room=room)
+            cover = facility.facility_greedy(lambda i, j, s=s: s[i][:, j].clone(), s.sum(0), k, most=1.0, room=room)
             want = facility_loop(s, k)
             assert cover.picks.tolist() == want
             best = s[:, want].amax(1)
             torch.testing.assert_close(s[torch.arange(len(x)), cover.picks[cover.home]], best)
+
+
+def test_facility_location_of_equals_looks_at_each_pair_but_a_few_times() -> None:
+    seen = 0
+
+    def similar(rows: facility.Rows, columns: facility.Rows) -> Tensor:
+        nonlocal seen
+        block = torch.ones(300, 300)[rows][:, columns].clone()
+        seen += block.numel()
+        return block
+
+    cover = facility.facility_greedy(similar, torch.full((300,), 300.0), 100, most=1.0, room=8)
+    assert cover.picks.tolist() == list(range(100))
+    assert seen < 5 * 300 * 300
 
 
 def test_facility_location_in_single_precision() -> None:

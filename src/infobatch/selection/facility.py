@@ -15,6 +15,7 @@ less than rounding might.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -50,14 +51,14 @@ class Cover:
         return torch.bincount(home, minlength=len(self.picks))
 
 
-def facility_greedy(similar: Similar, total: Tensor, k: int, *, room: int = ROOM) -> Cover:
-    """The first k picks. ``total[j]`` is the sum of s_ij over all i."""
+def facility_greedy(similar: Similar, total: Tensor, k: int, *, most: float, room: int = ROOM) -> Cover:
+    """The first k picks. ``total[j]`` is the sum of s_ij over all i; no s is above ``most`` or below minus that."""
     near = _Nearest(similar, total)
     gains: _Gains | None = None
     attempt = 1.25 * len(total) / room  # a sample prefers about N/t others to the nearest of t picks
     while len(near.picks) < k:
         if len(near.picks) >= attempt:
-            pairs = _pairs(similar, near.level, room)
+            pairs = _pairs(similar, near.level, room, most)
             if pairs is not None:
                 _finish(pairs, near, k)
                 break
@@ -128,6 +129,8 @@ class _Gains:
         stale = torch.ones_like(self.gains, dtype=torch.bool)
         while True:
             most = float(self.gains.max())
+            if most <= self.near.slack(0.0):  # all are served as well as can be
+                return int(self.gains.isfinite().int().argmax())
             asked = (stale & (self.gains >= most - self.drift)).nonzero().squeeze(1)
             if not len(asked):
                 return int((self.gains >= most - self.near.slack(most)).int().argmax())
@@ -195,10 +198,10 @@ class _Pairs:
         self.starts = self.counts.cumsum(0) - self.counts
 
 
-def _pairs(similar: Similar, level: Tensor, room: int) -> _Pairs | None:
+def _pairs(similar: Similar, level: Tensor, room: int, most: float) -> _Pairs | None:
     """All pairs; none where they are more than there is room for."""
     size, device, used = len(level), level.device, 0
-    unit = 2.0 ** (29 - int(torch.frexp(level.abs().amax()).exponent))  # and room for values of twice the level
+    unit = 2.0 ** (30 - math.frexp(most)[1])  # most is 2^30 or less then, and rounding may add to it
     counts = torch.empty(size, dtype=torch.int64, device=device)
     columns = torch.empty(room * size, dtype=torch.int32, device=device)
     values = torch.empty_like(columns)
@@ -229,7 +232,8 @@ def _finish(pairs: _Pairs, near: _Nearest, k: int) -> None:
         most = int(gains.max())
         pick = int((gains >= most - int(near.slack(most / pairs.unit) * pairs.unit)).int().argmax())
         if pick not in ahead:
-            soon = torch.cat([gains.topk(min(AHEAD, size)).indices, torch.tensor([pick], device=device)])
+            ranked = gains.argsort(descending=True, stable=True)[:AHEAD]
+            soon = torch.cat([ranked, torch.tensor([pick], device=device)])
             ahead = dict(zip(soon.tolist(), _whole(near.similar(ALL, soon), pairs.unit).T.contiguous(), strict=True))
         rows = (ahead[pick] > level).nonzero().squeeze(1)
         old, new = level[rows], ahead[pick][rows]
