@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -236,7 +236,7 @@ def test_under_lr_the_weights_have_mean_one(method: infobatch.methods.Method) ->
     """Seen from outside: with every loss 1, what update returns, averaged over the epoch, is 1."""
     x = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
     data = infobatch.Pruned(TensorDataset(x), method, EPOCHS, compensate="lr")
-    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+    paced = infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
     for _ in range(EPOCHS):
         applied, kept = 0.0, data.plan().kept
         for (batch,) in infobatch.DataLoader(data, batch_size=BATCH):
@@ -245,6 +245,7 @@ def test_under_lr_the_weights_have_mean_one(method: infobatch.methods.Method) ->
             assert losses.grad is not None
             applied += losses.grad.sum().item() * len(batch)
         assert applied / kept == pytest.approx(1, rel=1e-6)
+        paced.step()
 
 
 def test_rates_grow_from_the_first_step_where_the_first_epoch_is_pruned() -> None:
@@ -276,7 +277,7 @@ def test_groups_keep_their_own_rates() -> None:
 
 def test_what_others_do_to_the_rate_is_left_alone_where_nothing_grows() -> None:
     """pace(optimizer) under compensate="loss" has nothing to do, so it must do nothing."""
-    data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE).pow(3)), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE).pow(3)), EPOCHS, compensate="loss")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     other = lrs.ExponentialLR(optimizer, 0.5)
     scheduler = infobatch.pace(optimizer, data)
@@ -391,7 +392,7 @@ class MyAdam(torch.optim.Adam):
     ],
 )
 def test_optimizers_that_do_not_see_a_loss_grow(kind: type[Optimizer]) -> None:
-    data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS, compensate="loss")
     optimizer = kind([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.warns(infobatch.InfoBatchWarning, match=rf'{kind.__name__} .*compensate="lr"') as caught:
         infobatch.pace(optimizer, data)
@@ -399,7 +400,7 @@ def test_optimizers_that_do_not_see_a_loss_grow(kind: type[Optimizer]) -> None:
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        infobatch.pace(optimizer, infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS, compensate="lr"))
+        infobatch.pace(optimizer, infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS))
 
 
 def test_sgd_sees_it() -> None:
@@ -415,7 +416,7 @@ def test_lr_without_pace_warns_once() -> None:
         for _ in range(EPOCHS):
             for (x,) in infobatch.DataLoader(data, batch_size=BATCH):
                 data.update(x)
-    assert [str(warning.message)[:16] for warning in caught] == ['compensate="lr" ']
+    assert [str(warning.message)[:17] for warning in caught] == ["the learning rate"]
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------
@@ -452,3 +453,86 @@ def test_a_scheduler_too_short_for_the_run_is_refused_at_once() -> None:
         infobatch.InputError, match=r"at least num_epochs \* steps_per_epoch = 8 steps; got total_steps=7"
     ):
         infobatch.pace(cycle, train_data, 2)
+
+
+# ---- what grows unless it is said ----------------------------------------------------------------------------
+
+
+def test_by_default_the_rate_grows_where_it_is_paced() -> None:
+    by_default, asked = (Run(None, compensate=what).train() for what in ("auto", "lr"))
+    assert by_default.steps == asked.steps
+    assert max(by_default.rates) > 0.1
+
+
+def test_by_default_the_loss_grows_where_nothing_is_paced() -> None:
+    weights, x = [], torch.rand(64).pow(3)
+    for what in ("auto", "loss"):
+        data = infobatch.InfoBatch(TensorDataset(x), 8, compensate=cast(Any, what))
+        passes = (infobatch.DataLoader(data, batch_size=8) for _ in range(8))
+        weights.append([float(data.update(losses)) for loader in passes for (losses,) in loader])
+        assert data.compensate == "loss"
+    assert len(weights[0]) < 64
+    assert weights[0] == weights[1]
+
+
+def test_too_late_to_pace() -> None:
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
+    for _ in range(2):
+        for (x,) in infobatch.DataLoader(data, batch_size=8):
+            data.update(x)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(infobatch.InputError, match="before the first pruned epoch"):
+        infobatch.pace(optimizer, data)
+
+
+@pytest.mark.parametrize("loads_first", [True, False])
+def test_a_resumed_run_goes_on_as_it_began(loads_first: bool) -> None:
+    def fresh() -> tuple[infobatch.InfoBatch, torch.optim.Optimizer]:
+        data = infobatch.InfoBatch(TensorDataset(torch.arange(64.0)), 8)
+        return data, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    def train(data: infobatch.InfoBatch, paced: Any, epochs: int) -> None:
+        for _ in range(epochs):
+            for (x,) in infobatch.DataLoader(data, batch_size=8):
+                data.update(x)
+                paced.optimizer.step()
+                paced.step()
+
+    data, optimizer = fresh()
+    paced = infobatch.pace(optimizer, data)
+    train(data, paced, 2)
+    state, rates = data.state_dict(), paced.state_dict()
+    assert state["compensate"] == "lr"
+    data, optimizer = fresh()
+    if loads_first:
+        data.load_state_dict(state)
+        paced = infobatch.pace(optimizer, data)
+    else:
+        paced = infobatch.pace(optimizer, data)
+        data.load_state_dict(state)
+    paced.load_state_dict(rates)
+    assert data.compensate == "lr"
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * data.plan().growth)
+    assert data.plan().growth > 1
+    unpaced, _ = fresh()
+    unpaced.load_state_dict(state)
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"wrap the scheduler .* in infobatch\.pace"):
+        next(iter(infobatch.DataLoader(unpaced, batch_size=8)))
+
+
+def test_a_wrapper_that_is_not_stepped_is_noticed() -> None:
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
+    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+    for (x,) in infobatch.DataLoader(data, batch_size=8):
+        data.update(x)
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"call the step\(\) of what infobatch\.pace returned"):
+        for (x,) in infobatch.DataLoader(data, batch_size=8):
+            data.update(x)
+    next(iter(infobatch.DataLoader(data, batch_size=8)))  # once is enough
+
+
+def test_the_papers_setting_is_one_word_away() -> None:
+    data = infobatch.InfoBatch.paper(TensorDataset(torch.rand(64)), 8)
+    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+    assert data.compensate == "loss"
+    assert repr(data.method) == repr(infobatch.methods.infobatch(0.5, 0.875, rounding="paper"))

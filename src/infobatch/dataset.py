@@ -27,7 +27,8 @@ from .sharding import ShardBook, ShardPass, draw
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
-Compensate = Literal["loss", "lr"]
+Compensate = Literal["auto", "loss", "lr"]
+"""What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
 class Pruned(View):
@@ -50,7 +51,7 @@ class Pruned(View):
         num_epochs: int,
         *,
         seed: int = 0,
-        compensate: Compensate = "loss",
+        compensate: Compensate = "auto",
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
@@ -60,10 +61,9 @@ class Pruned(View):
         checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
-        if compensate not in ("loss", "lr"):
-            raise InputError(
-                message('compensate "loss" or "lr"', repr(compensate), "See infobatch.pace for what grows.")
-            )
+        if compensate not in ("auto", "loss", "lr"):
+            remedy = "See infobatch.pace for what grows."
+            raise InputError(message('compensate "auto", "loss" or "lr"', repr(compensate), remedy))
         if hasattr(method, "indices") and hasattr(method, "weights"):
             checks.check_selection(method, len(dataset))
             method = methods.static(method)
@@ -81,9 +81,11 @@ class Pruned(View):
         self.method = method
         self.num_epochs = num_epochs
         self.seed = seed
-        self.compensate: Compensate = compensate
+        self._compensate: Compensate = compensate
         self.paced = False
-        """Whether ``infobatch.pace`` looks after this data set's learning rate."""
+        """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
+        self.grown: float | None = None
+        """The growth of the learning rate that ``infobatch.pace`` set last."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
@@ -110,6 +112,20 @@ class Pruned(View):
         self._sampler = PlanSampler(self._begin, self._length, lambda: (self.epoch, self._before + self._done()))
 
     # ---- what a training loop uses -----------------------------------------------------------------------
+
+    @property
+    def compensate(self) -> Literal["loss", "lr"]:
+        """What grows when steps get fewer."""
+        if self._compensate == "auto":
+            return "lr" if self.paced else "loss"
+        return self._compensate
+
+    @property
+    def loss_has_grown(self) -> bool:
+        """Whether it is too late for "auto" to let the learning rate grow."""
+        undecided = self._compensate == "auto" and not self.paced
+        running = self._pass is not None and self._plan is not None and self._plan.growth > 1
+        return undecided and (running or any(report.growth > 1 for report in self._reports))
 
     @property
     def sampler(self) -> PlanSampler:
@@ -357,15 +373,15 @@ class Pruned(View):
         parts: list[dict[str, Any]] = []
         if isinstance(book, ShardBook):
             parts = state if isinstance(state, list) else [state]
-            checks.check_parts(parts, book.size, repr(self.method), self.compensate, book.start, book.stop)
+            checks.check_parts(parts, book.size, repr(self.method), self._compensate, book.start, book.stop)
             state = parts[0]
         else:
-            checks.check_state(state, book.size, repr(self.method), self.compensate, self._memory, self._book_came)
+            checks.check_state(state, book.size, repr(self.method), self._compensate, self._memory, self._book_came)
         assert isinstance(state, dict)
         running = state["running"]
         if self._pass is not None:
             self._pass.supersede()
-        self.seed, self._epoch = state["seed"], state["epoch"]
+        self.seed, self._epoch, self._compensate = state["seed"], state["epoch"], state["compensate"]
         self._plan, self._pass, self._before, self._named, self._idle = None, None, 0, 0, 0
         self._begun = False
         self._reports = [EpochReport(**report) for report in state["reports"]]
@@ -485,14 +501,7 @@ class Pruned(View):
         plan = self.plan()
         if not self._warned:
             self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
-        if plan.growth > 1 and self.compensate == "lr" and not self.paced:
-            self.paced = True
-            warnings.warn(
-                'compensate="lr" leaves it to the learning rate to grow, and nothing makes it grow: '
-                "wrap the scheduler (or the optimizer) in infobatch.pace",
-                InfoBatchWarning,
-                stacklevel=2,
-            )
+        self._warn_if_not_grown(plan)
         run: Pass
         if isinstance(self._book, ShardBook):
             run = ShardPass(self._epoch, self._book, self.seed, self._sampler, loader, self._pass)
@@ -510,6 +519,18 @@ class Pruned(View):
                 stacklevel=2,
             )
         return run
+
+    def _warn_if_not_grown(self, plan: Plan | ShardPlan) -> None:
+        """Weights of mean 1 rely on the learning rate to grow by now."""
+        if plan.growth <= 1 or self.compensate == "loss" or (self.paced and self.grown in (None, plan.growth)):
+            return
+        self.grown = None
+        remedy = "call the step() of what infobatch.pace returned after each step of the optimizer"
+        if not self.paced:
+            self.paced = True
+            remedy = "wrap the scheduler (or the optimizer) in infobatch.pace"
+        text = f"the learning rate is to grow in the place of the loss, and nothing made it grow: {remedy}"
+        warnings.warn(text, InfoBatchWarning, stacklevel=3)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
@@ -702,9 +723,10 @@ class InfoBatch(Pruned):
 
     ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
     ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
-    the loss, as in the paper, or the learning rate (see ``infobatch.pace``). ``shard_scores=True`` leaves each rank
-    of the group its part of the scores and of the plan, for data sets that are too large for every rank to hold them;
-    the process group must be initialised by then.
+    ``"loss"``, as in the paper; ``"lr"``, the learning rate; by default the learning rate where ``infobatch.pace``
+    can grow it, else the loss. ``shard_scores=True`` leaves each rank of the group its part of the scores and of
+    the plan, for data sets that are too large for every rank to hold them; the process group must be initialised by
+    then.
     """
 
     def __init__(
@@ -719,7 +741,7 @@ class InfoBatch(Pruned):
         warmup: int = 0,
         rescale: bool = True,
         rounding: Rounding = "exact",
-        compensate: Compensate = "loss",
+        compensate: Compensate = "auto",
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
@@ -744,6 +766,20 @@ class InfoBatch(Pruned):
             group=group,
             shard_scores=shard_scores,
         )
+
+    @classmethod
+    def paper(
+        cls,
+        dataset: Any,
+        num_epochs: int,
+        ratio: float = 0.5,
+        delta: float = 0.875,
+        *,
+        seed: int = 0,
+        group: Any = None,
+    ) -> InfoBatch:
+        """The rule as published: the loss grows, and of m prunable samples int((1-r)m) stay, at weight 1/(1-r)."""
+        return cls(dataset, num_epochs, ratio, delta, seed=seed, rounding="paper", compensate="loss", group=group)
 
 
 _BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")

@@ -1,10 +1,10 @@
 """Fewer steps, the same training: schedulers that follow the data, and what grows in the place of steps.
 
 A pruned epoch has |S|/|D| of the steps, so a scheduler that counts steps would end early. ``pace`` makes it count
-data. And each step must go |D|/|S| further: either the loss grows (the paper: weights sum to |D|), or, with
-``compensate="lr"``, the weights have mean 1 and the learning rate grows. Plain SGD cannot tell the two apart but
-for weight decay, which only keeps pace with the learning rate; optimizers that normalise the gradient do not see
-a loss grow at all.
+data. And each step must go |D|/|S| further: either the loss grows (the paper: weights sum to |D|), or the weights
+have mean 1 and the learning rate grows, which is what happens here unless ``compensate="loss"`` was asked for. Plain
+SGD cannot tell the two apart but for weight decay, which only keeps pace with the learning rate; optimizers that
+normalise the gradient do not see a loss grow at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after. Under ``compensate="lr"`` nothing else may set the learning rate.
+    looked after. From here on the learning rate grows in pruned epochs and not the loss, and nothing else may set it;
+    with ``compensate="loss"`` the loss grows as in the paper, and the scheduler alone is looked after.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -92,8 +93,8 @@ class Paced:
             rate / group.get(GROWN, 1.0) if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
+        train_data.paced = True  # under "auto" it is the learning rate that grows from now on
         self._grow()
-        train_data.paced = True
         self._warn_if_blind()
 
     def step(self) -> None:
@@ -137,6 +138,7 @@ class Paced:
         self._count, self._growth = state["count"], state["growth"]
         self._plain = [_own(lr) for lr in state["plain"]]
         if self._growing:
+            self.train_data.grown = self._growth
             self._set(self._growth)
 
     @property
@@ -156,6 +158,7 @@ class Paced:
         if self._growing:
             over = self.train_data.epoch >= self.train_data.num_epochs
             self._growth = 1.0 if over else self.train_data.plan().growth
+            self.train_data.grown = self._growth
             self._set(self._growth)
 
     def _rates(self) -> list[Any]:
@@ -186,8 +189,9 @@ class Paced:
                     message(
                         f"the learning rate that was set here, {plain * self._growth}",
                         str(lr),
-                        'Under compensate="lr" nothing else may set it: wrap the scheduler in infobatch.pace, and '
-                        "after loading the optimizer load this object's state, too.",
+                        "It grows in the place of the loss, so nothing else may set it: wrap the scheduler in "
+                        "infobatch.pace, and after loading the optimizer load this object's state, too. With "
+                        'compensate="loss" it is left alone.',
                     )
                 )
 
@@ -210,6 +214,14 @@ def _check(scheduled: Any, train_data: Any) -> None:
                 type(scheduled).__name__,
                 "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric needs "
                 "no pace: call its step(metric) yourself.",
+            )
+        )
+    if isinstance(train_data, Pruned) and train_data.loss_has_grown:
+        raise InputError(
+            message(
+                "to be paced before the first pruned epoch",
+                f"epoch {train_data.epoch}, and the loss has grown so far",
+                'Call infobatch.pace before training, or pass compensate="loss" or "lr".',
             )
         )
     if not isinstance(train_data, Pruned):
