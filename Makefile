@@ -17,7 +17,7 @@ demo: $(READY)  ## digits with and without pruning: the comparison, and a page w
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
 
 test: check  ## every test, after the static checks
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .
