@@ -152,7 +152,7 @@ def digits(seeds: int = 5) -> Iterator[Settings]:
 
 def fashion(seeds: int = 5) -> Iterator[Settings]:
     """A net and a batch with which a run takes seconds on one CPU core."""
-    sizes: dict[str, Any] = {"model": "mlp", "augment": False, "epochs": 10, "batch_size": 512, "lr": 0.1}
+    sizes: dict[str, Any] = {"model": "mlp64", "augment": False, "epochs": 10, "batch_size": 512, "lr": 0.1}
     return small("fashion_mnist", seeds, **sizes, eval_every=10, threads=1)
 
 

@@ -78,18 +78,19 @@ def conv(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two hidden layers of 256."""
+def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
+    """Two hidden layers."""
     inputs = int(torch.tensor(shape).prod())
     return nn.Sequential(
-        *(nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(inplace=True)),
-        *(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Linear(256, classes)),
+        *(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(inplace=True)),
+        *(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, classes)),
     )
 
 
 NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "conv": conv,
     "mlp": mlp,
+    "mlp64": partial(mlp, width=64),
     "resnet18": partial(resnet, block=Basic, depths=(2, 2, 2, 2)),
     "resnet50": partial(resnet, block=Bottleneck, depths=(3, 4, 6, 3)),
     "resnet8": partial(resnet, block=Basic, depths=(1, 1, 1), width=32),
