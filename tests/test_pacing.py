@@ -475,6 +475,13 @@ def test_by_default_the_loss_grows_where_nothing_is_paced() -> None:
     assert weights[0] == weights[1]
 
 
+def test_by_default_nothing_grows_where_all_weights_are_one() -> None:
+    run = Run(None, compensate="auto", method=infobatch.methods.rs2(0.3)).train()
+    assert set(run.rates) == {0.1}
+    asked = Run(None, compensate="lr", method=infobatch.methods.rs2(0.3)).train()
+    assert max(asked.rates) > 0.1
+
+
 def test_too_late_to_pace() -> None:
     data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
     for _ in range(2):

@@ -115,15 +115,15 @@ class Pruned(View):
 
     @property
     def compensate(self) -> Literal["loss", "lr"]:
-        """What grows when steps get fewer."""
+        """What grows when steps get fewer. A method with weights 1 asks for no growth, so by default it gets none."""
         if self._compensate == "auto":
-            return "lr" if self.paced else "loss"
+            return "lr" if self.paced and self.method.unbiased else "loss"
         return self._compensate
 
     @property
     def loss_has_grown(self) -> bool:
         """Whether it is too late for "auto" to let the learning rate grow."""
-        undecided = self._compensate == "auto" and not self.paced
+        undecided = self._compensate == "auto" and not self.paced and self.method.unbiased
         running = self._pass is not None and self._plan is not None and self._plan.growth > 1
         return undecided and (running or any(report.growth > 1 for report in self._reports))
 

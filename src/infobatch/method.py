@@ -29,6 +29,9 @@ class Method:
     policy: Policy
     schedule: Schedule
     rescale: bool = True
+    """False: every weight is 1, whatever the policy says."""
+    unbiased: bool = True
+    """Whether the weights make up for those left out, so that each step of a pruned epoch goes further."""
     check: Callable[[int], None] = _any_number
     """Refuses a number of epochs under which the method cannot do what it promises."""
     memory: Memory | None = None

@@ -252,7 +252,8 @@ def static(selection: Any) -> Method:
     """A fixed selection (``infobatch.selection``), every epoch, at its weights; what ``Pruned`` makes of one."""
     indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
     settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices)}
-    return Method("static", settings, partial(choices.static, indices=indices, weights=weights), until(1.0))
+    policy = partial(choices.static, indices=indices, weights=weights)
+    return Method("static", settings, policy, until(1.0), unbiased=False)
 
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -277,7 +278,8 @@ def _rival(
     needs: frozenset[str] = frozenset(),
 ) -> Method:
     """As published: every epoch that the rule says, weights 1."""
-    return Method(name, settings, policy, schedule or until(1.0), rescale=False, memory=memory, needs=needs)
+    when = schedule or until(1.0)
+    return Method(name, settings, policy, when, rescale=False, unbiased=False, memory=memory, needs=needs)
 
 
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
@@ -285,7 +287,7 @@ def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool 
     settings |= {"delta": float(delta), "warmup": warmup, "rescale": rescale}
     plain = {"warmup": 0, "rescale": True, "rounding": "exact"}
     shown = {key: value for key, value in settings.items() if plain.get(key) != value}
-    return Method(name, shown, policy, schedule, rescale)
+    return Method(name, shown, policy, schedule, rescale, unbiased=rescale)
 
 
 def _reachable(num_epochs: int, share: float, schedule: Schedule) -> None:

@@ -93,7 +93,7 @@ class Paced:
             rate / group.get(GROWN, 1.0) if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
-        train_data.paced = True  # under "auto" it is the learning rate that grows from now on
+        train_data.paced = True  # by default it is the learning rate that grows from now on
         self._grow()
         self._warn_if_blind()
 
@@ -197,7 +197,7 @@ class Paced:
 
     def _warn_if_blind(self) -> None:
         names = {kind.__name__ for kind in type(self.optimizer).__mro__}
-        if self.train_data.compensate == "loss" and names & SCALE_BLIND:
+        if self.train_data.compensate == "loss" and self.train_data.method.unbiased and names & SCALE_BLIND:
             warnings.warn(
                 f"{type(self.optimizer).__name__} hardly sees the scale of a gradient, so the growing loss of a "
                 'pruned epoch does not make up for its missing steps; compensate="lr" does',

@@ -37,6 +37,7 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
         return method
     return replace(
         method,
+        unbiased=True,
         settings={**method.settings, "unbiased": floor},
         around=(partial(_both_sides, floor=floor), *method.around),  # before guards, which have the last word
     )
@@ -49,7 +50,7 @@ def plain(method: Method) -> Method:
     >>> plain(infobatch.methods.random(0.3))
     random(ratio=0.3, delta=0.875, rescale=False)
     """
-    return replace(method, settings={**method.settings, "rescale": False}, rescale=False)
+    return replace(method, settings={**method.settings, "rescale": False}, rescale=False, unbiased=False)
 
 
 def annealed(method: Method, delta: float = 0.875) -> Method:
