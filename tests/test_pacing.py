@@ -527,18 +527,31 @@ def test_a_resumed_run_goes_on_as_it_began(loads_first: bool) -> None:
         next(iter(infobatch.DataLoader(unpaced, batch_size=8)))
 
 
-def test_a_wrapper_that_is_not_stepped_is_noticed() -> None:
+def test_an_optimizer_alone_needs_no_steps_of_the_wrapper() -> None:
     data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
-    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
-
-    def epoch() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    infobatch.pace(optimizer, data)
+    for _ in range(8):
         for (x,) in infobatch.DataLoader(data, batch_size=8):
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * data.plan().growth)
             data.update(x)
 
-    epoch()
-    with pytest.warns(infobatch.InfoBatchWarning, match=r"call the step\(\) of what infobatch\.pace returned"):
-        epoch()
-    epoch()  # once is enough
+
+def test_the_rate_of_an_epoch_that_is_planned_after_a_look_at_the_left_out() -> None:
+    data = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.kakurenbo(), 8, compensate="lr")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    paced, grown = infobatch.pace(optimizer, data), set()
+    for _ in range(8):
+        for (x,) in infobatch.DataLoader(data, batch_size=8):
+            rate = optimizer.param_groups[0]["lr"]
+            assert rate == pytest.approx(0.1 * data.plan().growth)
+            grown.add(rate)
+            data.update(x, confidence=1 - x)
+            optimizer.step()
+            paced.step()
+        for (x,), indices in data.hidden(batch_size=8):
+            data.observe(x, indices, confidence=1 - x)
+    assert len(grown) > 2
 
 
 def test_the_papers_setting_is_one_word_away() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -84,8 +84,8 @@ class Pruned(View):
         self._compensate: Compensate = compensate
         self.paced = False
         """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
-        self.grown: float | None = None
-        """The growth of the learning rate that ``infobatch.pace`` set last."""
+        self.at_begin: Callable[[], None] | None = None
+        """Called when an epoch's plan is known and before its first batch: the learning rate grows there."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
@@ -501,7 +501,16 @@ class Pruned(View):
         plan = self.plan()
         if not self._warned:
             self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
-        self._warn_if_not_grown(plan)
+        if self.at_begin is not None:
+            self.at_begin()
+        elif plan.growth > 1 and self.compensate == "lr" and not self.paced:
+            self.paced = True
+            warnings.warn(
+                "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
+                "wrap the scheduler (or the optimizer) in infobatch.pace",
+                InfoBatchWarning,
+                stacklevel=2,
+            )
         run: Pass
         if isinstance(self._book, ShardBook):
             run = ShardPass(self._epoch, self._book, self.seed, self._sampler, loader, self._pass)
@@ -519,18 +528,6 @@ class Pruned(View):
                 stacklevel=2,
             )
         return run
-
-    def _warn_if_not_grown(self, plan: Plan | ShardPlan) -> None:
-        """Weights of mean 1 rely on the learning rate to grow by now."""
-        if plan.growth <= 1 or self.compensate == "loss" or (self.paced and self.grown in (None, plan.growth)):
-            return
-        self.grown = None
-        remedy = "call the step() of what infobatch.pace returned after each step of the optimizer"
-        if not self.paced:
-            self.paced = True
-            remedy = "wrap the scheduler (or the optimizer) in infobatch.pace"
-        text = f"the learning rate is to grow in the place of the loss, and nothing made it grow: {remedy}"
-        warnings.warn(text, InfoBatchWarning, stacklevel=3)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""

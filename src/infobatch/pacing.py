@@ -37,8 +37,9 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after. From here on the learning rate grows in pruned epochs and not the loss, and nothing else may set it;
-    with ``compensate="loss"`` the loss grows as in the paper, and the scheduler alone is looked after.
+    looked after, and ``step`` need not be called. From here on the learning rate grows in pruned epochs and not the
+    loss, and nothing else may set it; with ``compensate="loss"`` the loss grows as in the paper, and the scheduler
+    alone is looked after.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -93,7 +94,7 @@ class Paced:
             rate / group.get(GROWN, 1.0) if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
-        train_data.paced = True  # by default it is the learning rate that grows from now on
+        train_data.paced, train_data.at_begin = True, self._begin  # by default the learning rate grows from now on
         self._grow()
         self._warn_if_blind()
 
@@ -138,7 +139,6 @@ class Paced:
         self._count, self._growth = state["count"], state["growth"]
         self._plain = [_own(lr) for lr in state["plain"]]
         if self._growing:
-            self.train_data.grown = self._growth
             self._set(self._growth)
 
     @property
@@ -154,11 +154,16 @@ class Paced:
             return min(max(start, self._count) + 1, start + self.steps_per_epoch)
         return start + done * self.steps_per_epoch // total
 
+    def _begin(self) -> None:
+        """The plan of an epoch may be made after the last step before it: where those left out were looked at."""
+        if self._growing:
+            self._check_untouched()
+            self._grow()
+
     def _grow(self) -> None:
         if self._growing:
             over = self.train_data.epoch >= self.train_data.num_epochs
             self._growth = 1.0 if over else self.train_data.plan().growth
-            self.train_data.grown = self._growth
             self._set(self._growth)
 
     def _rates(self) -> list[Any]:
