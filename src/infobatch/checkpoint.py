@@ -9,13 +9,31 @@ import secrets
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
 from .errors import StateError, message
 
 STALE = 3600.0  # seconds after which nobody is still writing a draft
+
+
+class _Watched:
+    """A file that keeps the system's own error, as of a full disk: torch speaks of its zip file instead."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
@@ -26,12 +44,18 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with open(draft, "xb") as file:
-            torch.save(state, file)
+            watched = _Watched(file)
+            try:
+                torch.save(state, cast(IO[bytes], watched))
+            except RuntimeError as error:
+                raise (watched.error or error) from error
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(target)) from error
         raise
     for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):  # by writers that were killed
         with contextlib.suppress(FileNotFoundError):
