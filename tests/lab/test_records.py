@@ -153,6 +153,29 @@ time.sleep(60)
         pytest.fail("the lock outlived its process")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_worker_that_outlives_the_run_does_not_hold_its_lock(tmp_path: Path) -> None:
+    wait, end = os.pipe()
+    hear, say = os.pipe()
+    record = records.Recorder(tmp_path / "run")
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.write(say, b"!")
+        os.read(wait, 1)  # until the parent lets go
+        os._exit(0)
+    os.read(hear, 1)
+    try:
+        with pytest.raises(InputError, match="no other run writes to"):
+            records.Recorder(tmp_path / "run", resume=True)  # the parent's lock is as it was
+        record.close()
+        records.Recorder(tmp_path / "run", resume=True).close()
+    finally:
+        for each in (end, wait, hear, say):
+            os.close(each)
+        os.waitpid(child, 0)
+
+
 def test_many_runs_are_found_below_folders_and_in_files(tmp_path: Path) -> None:
     write(tmp_path / "a" / "one", START)
     write(tmp_path / "a" / "two", START)

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
+from weakref import WeakSet
 
 from ..errors import InputError, StateError, message
 from .settings import Settings
@@ -55,6 +56,18 @@ def label(settings: Settings) -> str:
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
 
 
+_locks: WeakSet[TextIO] = WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked process, as a loader's worker is: it may outlive the run, and must not hold its lock."""
+    for lock in _locks:
+        lock.close()  # this process's share of it alone
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 class Recorder:
     """Appends facts to a run's folder. One process at a time; the lock goes when the process does.
 
@@ -67,6 +80,7 @@ class Recorder:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 - held as long as this object
+        _locks.add(self._lock)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -94,8 +108,10 @@ class Recorder:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
-        self._lock.close()
+        try:
+            self._file.close()
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -121,17 +137,18 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 def read_many(*paths: str | os.PathLike[str]) -> list[Run]:
     """All runs in the folders and files given, and in the folders below them."""
-    runs: list[Run] = []
+    return [run for file in files(*paths) for run in read_file(file)]
+
+
+def files(*paths: str | os.PathLike[str]) -> list[Path]:
+    """The records among the folders and files given, and in the folders below them."""
+    found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            files = sorted(path.rglob(FILE)) or sorted(path.rglob("*.jsonl"))
-        else:
-            files = [path]
-        if not files:
+        here = (sorted(path.rglob(FILE)) or sorted(path.rglob("*.jsonl"))) if path.is_dir() else [path]
+        if not here:
             raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train something first."))
-        for file in files:
-            runs += read_file(file)
-    return runs
+        found += here
+    return found
 
 
 def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
@@ -165,7 +182,12 @@ def _begin(fact: Fact, path: str | os.PathLike[str], number: int) -> Run:
         raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
     if not isinstance(fact.get("settings"), dict):
         raise _damaged(path, number, "has no settings")
-    return Run(str(fact.get("run", Path(path).parent.name)), fact)
+    run = Run(str(fact.get("run", Path(path).parent.name)), fact)
+    try:
+        run.settings  # noqa: B018 - what is wrong with them is said here, where the file is known
+    except InputError as error:
+        raise _damaged(path, number, f"has settings that this version does not take ({error})") from error
+    return run
 
 
 def _record_of(path: Path) -> Path:
