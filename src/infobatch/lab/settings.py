@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
@@ -138,19 +138,22 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     >>> parse_method("seta:unbiased=0.25,annealed=0.9")
     seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25, annealed=0.9)
     """
-    name, _, rest = text.partition(":")
+    name, rest = _name(text)
     known = {**TRIALS, **methods.METHODS}
     if name not in known:
         every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
         raise InputError(message("a method", repr(name), near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
-    own = [key for key in inspect.signature(maker).parameters if key != "labels"]
-    given = _given(name, rest, own, VARIATIONS)
+    defaults = {key: entry.default for key, entry in inspect.signature(maker).parameters.items()}
+    own = {
+        key: "" if key == "inner" else value for key, value in defaults.items() if key == "inner" or _is_plain(value)
+    }
+    given = _given(name, rest, own, dict.fromkeys(VARIATIONS, 0.5))
     asked = {key: given.pop(key) for key in VARIATIONS if key in given}
-    if "labels" in inspect.signature(maker).parameters:
+    if "labels" in defaults:
         given["labels"] = classes
-    if isinstance(given.get("inner"), str):
+    if "inner" in given:
         given["inner"] = parse_method(given["inner"], labels)
     method = maker(**given)
     for key, value in asked.items():
@@ -174,15 +177,15 @@ def parse_static(text: str) -> Static | None:
     >>> parse_static("static.el2n:share=0.7,then=infobatch")
     Static(name='el2n', settings={'share': 0.7}, then='infobatch')
     """
-    name, _, rest = text.partition(":")
+    name, rest = _name(text)
     if not name.startswith(STATIC):
         return None
     name = name.removeprefix(STATIC)
     if name not in SELECTORS:
         raise InputError(message("a static method", repr(STATIC + name), near(name, SELECTORS)))
     parameters = inspect.signature(SELECTORS[name].choose).parameters
-    own = [key for key in parameters if key not in ("evidence", "seed")]
-    given = {"share": 0.7, **_given(STATIC + name, rest, own, ("then",))}
+    own = {key: entry.default for key, entry in parameters.items() if _is_plain(entry.default) and key != "seed"}
+    given = {"share": 0.7, **_given(STATIC + name, rest, {**own, "share": 0.7}, {"then": ""})}
     then = given.pop("then", "")
     if then:
         parse_method(then)
@@ -190,19 +193,45 @@ def parse_static(text: str) -> Static | None:
     return Static(name, given, then)
 
 
-def _given(name: str, text: str, own: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE,KEY=VALUE as a dict."""
-    given = {}
-    for part in filter(None, text.split(",")):
+def _name(text: str) -> tuple[str, str]:
+    name, colon, rest = text.partition(":")
+    if colon and not rest.strip():  # another text for the same method would be another method in every table
+        raise InputError(message("settings after the colon, as NAME:KEY=VALUE", repr(text), f"Or {name} alone."))
+    return name, rest
+
+
+def _given(name: str, text: str, own: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """KEY=VALUE,KEY=VALUE as a dict; ``own`` and ``more`` are what is known, each with a value of its kind."""
+    given: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in (*own, *more) or not equals:
+        if key not in (*own, *more) or not equals or not value:
             expected = f"settings of {name} as KEY=VALUE (it has {', '.join(own) or 'none'})"
             raise InputError(message(expected, repr(part), near(key, [*own, *more])))
+        if key in given:
+            raise InputError(message(f"each setting of {name} once", repr(text), f"Name {key} once."))
         try:
             given[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # what Python itself cannot read
             given[key] = value
+        _check_kind(f"{key} of {name}", given[key], {**own, **more}[key])
     return given
+
+
+def _check_kind(what: str, value: Any, like: Any) -> None:
+    """Numbers where the default is one, and so on; their range is the method's to know."""
+    if isinstance(like, float):
+        good = type(value) in (int, float) and abs(value) <= MOST
+    else:
+        good = type(value) is type(like) and (type(value) is not int or abs(value) <= MANY)
+    if not good:
+        shown = f", as {like!r}" if like != "" else ""
+        raise InputError(message(f"{what} as {type(like).__name__}{shown}", repr(value), "Nothing was started."))
+
+
+def _is_plain(value: Any) -> bool:
+    """A number or text, which can be said between commas."""
+    return isinstance(value, (int, float, str))
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -218,7 +247,8 @@ _CHOICES = {
     "amp": ("none", "bf16", "fp16"),
     "feed": ("auto", "resident", "loader"),
 }
-MOST = 1_000_000_000
+MOST, MANY = 1_000_000_000, 1_000_000
+_AT_MOST = {"seed": 2**63 - 1, "threads": 1024, "workers": 1024}
 _AT_LEAST: dict[str, float] = {
     "epochs": 1, "steps": 0, "batch_size": 1, "workers": 0, "threads": 0, "seed": 0, "eval_every": 1, "gallery": 0,
     "momentum": 0, "weight_decay": 0, "lr": 0,
@@ -236,6 +266,11 @@ def _check(settings: Settings) -> None:
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
+    for share in settings.milestones:
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise InputError(message("milestones in [0, 1]", repr(share), "They are shares of the run."))
+    if settings.nesterov and settings.optimizer == "sgd" and not settings.momentum:
+        raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
     if parse_static(settings.method) is None:
         parse_method(settings.method)
     combine(settings.ideas)
@@ -244,6 +279,6 @@ def _check(settings: Settings) -> None:
 def _check_value(name: str, value: Any) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise InputError(message(f"{name} as one of them", repr(value), near(value, _CHOICES[name])))
-    most = 2**63 - 1 if name == "seed" else MOST
+    most = _AT_MOST.get(name, MOST)
     if name in _AT_LEAST and not _AT_LEAST[name] <= value <= most:
         raise InputError(message(f"{name} from {_AT_LEAST[name]} to {most:,}", repr(value), "Nothing was started."))
