@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from infobatch.errors import InputError, StateError
 from infobatch.lab import bench
@@ -21,6 +24,7 @@ from infobatch.lab.bench import (
     equal_steps,
     folder_of,
     interruptible,
+    never,
     plan_comparison,
     train_one,
 )
@@ -119,6 +123,55 @@ def test_a_record_torn_in_its_first_line_is_set_aside(task: Task, tmp_path: Path
     assert (folder / "record.torn").read_text() == '{"kind": "sta\n'
 
 
+@pytest.mark.parametrize("record", ['{"kind": "sta', None])
+def test_a_checkpoint_whose_record_is_gone_is_set_aside(task: Task, tmp_path: Path, record: str | None) -> None:
+    """Or it would be loaded into the new record, once that run is interrupted."""
+    folder = tmp_path / "run"
+    train_one(QUICK, folder, task=task, stop=after(35))
+    stale = (folder / "checkpoint.pt").read_bytes()
+    (folder / "record.jsonl").unlink()
+    if record is not None:
+        (folder / "record.jsonl").write_text(record)
+
+    def killed() -> bool:
+        raise KeyboardInterrupt  # before its first checkpoint
+
+    with pytest.raises(KeyboardInterrupt):
+        train_one(QUICK, folder, task=task, resume=True, stop=killed)
+    assert not (folder / "checkpoint.pt").exists()
+    assert (folder / "checkpoint.pt.unfinished1").read_bytes() == stale
+    done = train_one(QUICK, folder, task=task, resume=True)
+    assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+
+
+def test_a_full_disk_is_named_and_costs_nothing_but_the_new_checkpoint(task: Task, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_one(QUICK, folder, task=task, stop=after(35))
+    kept = (folder / "checkpoint.pt").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*checkpoint\.pt'"):
+            train_one(QUICK, folder, task=task, resume=True, stop=after(15))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder / "checkpoint.pt").read_bytes() == kept
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "lock", "record.jsonl"]
+    done = train_one(QUICK, folder, task=task, resume=True)
+    assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+
+
+def test_a_checkpoint_of_another_net_is_named(task: Task, tmp_path: Path) -> None:
+    def own(width: int) -> Task:
+        return replace(task, make_model=lambda: nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Linear(width, 2)))
+
+    settings = QUICK.but(model="task")
+    train_one(settings, tmp_path / "run", task=own(8), stop=after(35))
+    with pytest.raises(StateError, match=r"the checkpoint of this net.*size mismatch.*To train this run anew: mv"):
+        train_one(settings, tmp_path / "run", task=own(9), resume=True)
+    assert train_one(settings, tmp_path / "run", task=own(8), resume=True).end is not None
+
+
 def test_a_record_torn_in_its_last_line_goes_on(task: Task, tmp_path: Path) -> None:
     train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
     with open(tmp_path / "run" / "record.jsonl", "a") as file:
@@ -165,6 +218,31 @@ def test_other_settings_are_refused_and_other_hardware_is_not(task: Task, tmp_pa
         train_one(QUICK.but(lr=0.1), tmp_path / "run", task=task, resume=True)
     done = train_one(QUICK.but(feed="loader", threads=2, data="elsewhere"), tmp_path / "run", task=task, resume=True)
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
+
+
+def test_other_data_are_refused_and_what_a_record_does_not_tell_is_not(task: Task, tmp_path: Path) -> None:
+    """Data may move, so their folder is no setting; what they are is held against the record."""
+    settings, folder = QUICK.but(data="here"), tmp_path / "run"
+    assert isinstance(task.train, Arrays)
+    others = {
+        "classes": replace(task, classes=("no", "maybe")),
+        "size": replace(task, train=Arrays(task.train.inputs[:-1], task.train.labels[:-1])),
+        "source": replace(task, train=Arrays(task.train.inputs + 1, task.train.labels)),
+    }
+    train_one(settings, folder, task=task, stop=after(35))
+    for stop in (after(20), never):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        for what, other in others.items():
+            with pytest.raises(InputError, match=rf"the data that .*run was begun with; got others: .*{what} "):
+                train_one(settings, folder, task=other, resume=True)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        train_one(settings.but(data="moved"), folder, task=replace(task), resume=True, stop=stop)
+    first, rest = (folder / "record.jsonl").read_text().split("\n", 1)
+    start = {key: value for key, value in json.loads(first).items() if key not in ("source", "classes")}
+    (folder / "record.jsonl").write_text(json.dumps(start) + "\n" + rest)
+    assert train_one(settings, folder, task=others["classes"], resume=True).end is not None
+    with pytest.raises(InputError, match="size 200, not 199"):
+        train_one(settings, folder, task=others["size"], resume=True)
 
 
 def test_hardware_are_settings() -> None:
@@ -266,6 +344,16 @@ def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: P
     assert [run.settings.method for run in runs] == [
         "full", "random:ratio=0.5", "full", "random:ratio=0.5,delta=0.87",
     ]  # fmt: skip
+
+
+def test_long_names_that_begin_alike_have_folders_of_their_own(task: Task, tmp_path: Path) -> None:
+    first = "tiers:ratio=0.5" + 130 * "0"
+    series = Series(QUICK, (first, first + ",low_ratio=0.9"), (0,), equal_steps=False)
+    runs = list(compare_into(tmp_path, series, task=task))
+    assert [run.settings.method for run in runs] == ["full", *series.methods]
+    names = [folder_of(tmp_path, run.settings).name for run in runs]
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    assert max(map(len, names)) == len("-seed0") + bench.LONGEST
 
 
 def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ A comparison is a folder of such folders, with ``comparison.json`` beside them:
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import math
 import os
@@ -39,7 +40,7 @@ from .feeding import size_of
 from .hooks import Hook
 from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
 from .settings import HARDWARE, Settings
-from .tasks import Task
+from .tasks import Task, differences
 from .training import Stop, Tick, run
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 PLAN = "comparison.json"
 FORMAT = 1
+LONGEST = 120
+"""Letters of a folder's name before the seed; of longer ones the end is a hash."""
 
 Watch = Callable[[Settings, int], Tick]
 """Told which run begins and how many epochs it has; what it returns is told how many are done."""
@@ -84,15 +87,17 @@ def train_one(
     without a checkpoint it starts anew, and its old record is kept beside the new one. Hooks are closed at the end.
     """
     folder = Path(folder)
+    task = task or make_task(settings.task, settings.data)
     start = partial(run, settings, task=task, name=folder.name, keep=folder / CHECKPOINT, stop=stop, tick=tick)
     try:
         if (folder / FILE).exists():
-            known = _go_on(settings, start, folder, resume, hooks)
+            known = _go_on(settings, task, start, folder, resume, hooks)
             if known is not None:
                 return known
         facts = start()
         first = next(facts)  # what is wrong with the settings is said before there is a folder
         with Recorder(folder) as record:
+            _set_aside(folder / CHECKPOINT)  # of a run whose record is gone
             return _write(chain([first], facts), record, hooks)
     finally:
         for hook in hooks:
@@ -100,14 +105,19 @@ def train_one(
 
 
 def _go_on(
-    settings: Settings, start: Callable[..., Iterator[Fact]], folder: Path, resume: bool, hooks: Sequence[Hook]
+    settings: Settings,
+    task: Task,
+    start: Callable[..., Iterator[Fact]],
+    folder: Path,
+    resume: bool,
+    hooks: Sequence[Hook],
 ) -> Run | None:
     """The run that was there, gone on with. None where there is nothing to go on from."""
     kept = folder / CHECKPOINT
     with Recorder(folder, resume=resume) as record:
         known = _known(folder)
         if known is not None:
-            _same(settings, known, folder)
+            _same(settings, task, known, folder)
             if known.end is not None:
                 kept.unlink(missing_ok=True)
                 return known
@@ -143,10 +153,10 @@ def _known(folder: Path) -> Run | None:
     return runs[-1] if runs else None
 
 
-def _same(settings: Settings, known: Run, folder: Path) -> None:
+def _same(settings: Settings, task: Task, known: Run, folder: Path) -> None:
     theirs, mine = known.settings.plain(), settings.plain()
-    other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in mine if theirs[key] != mine[key]]
     if not settings.resumes(theirs):
+        other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in mine if theirs[key] != mine[key]]
         raise InputError(
             message(
                 f"the settings that {folder} was begun with (but for {', '.join(HARDWARE)})",
@@ -154,10 +164,16 @@ def _same(settings: Settings, known: Run, folder: Path) -> None:
                 "Leave them out to go on, or train into another folder.",
             )
         )
+    other = differences(known.start, task.data)
+    if other:
+        expected, got = f"the data that {folder} was begun with", f"others: it has {'; '.join(other)}"
+        raise InputError(message(expected, got, "Name their folder with --data, or train into another folder."))
 
 
 def _set_aside(path: Path) -> None:
     """Under a name of its own, so that nothing is lost."""
+    if not path.exists():
+        return
     if not path.stat().st_size:
         path.unlink()
         return
@@ -173,8 +189,11 @@ def folder_of(root: str | os.PathLike[str], settings: Settings) -> Path:
     >>> folder_of("runs/mine", Settings(method="infobatch:ratio=0.3,delta=0.9", seed=2)).name
     'infobatch-ratio=0.3-delta=0.9-seed2'
     """
-    slug = re.sub(r"[^A-Za-z0-9._=+]+", "-", label(settings)).strip("-.")
-    return Path(root) / f"{slug[:120]}-seed{settings.seed}"
+    name = label(settings)
+    slug = re.sub(r"[^A-Za-z0-9._=+]+", "-", name).strip("-.")
+    if len(slug) > LONGEST:
+        slug = f"{slug[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return Path(root) / f"{slug}-seed{settings.seed}"
 
 
 def length(settings: Settings, size: int) -> int:
@@ -196,6 +215,8 @@ class Series:
     """Also full data with the number of steps that each pruned run took."""
     margin: float = 0.3
     level: float = 0.95
+    looks: tuple[int, ...] = ()
+    """The numbers of seeds at which verdicts were shown."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < math.inf or not 0 < self.level < 1:
@@ -227,6 +248,7 @@ class Series:
             "equal_steps": self.equal_steps,
             "margin": self.margin,
             "level": self.level,
+            "looks": list(self.looks),
         }
         draft = folder / f".{PLAN}.{os.getpid()}"
         with open(draft, "w", encoding="utf-8") as file:
@@ -252,10 +274,22 @@ class Series:
             if plain.pop("format") != FORMAT:
                 raise ValueError("of another format")
             base, methods, seeds = plain.pop("base"), plain.pop("methods"), plain.pop("seeds")
-            return cls(Settings.of(base), tuple(methods), tuple(map(int, seeds)), **plain)
+            looks = plain.pop("looks", [len(seeds)])  # written before looks were: it was looked at, most likely
+            return cls(
+                Settings.of(base), tuple(methods), tuple(map(int, seeds)), looks=tuple(map(int, looks)), **plain
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             text = message(f"a {PLAN} of the lab", f"{path}, which cannot be read ({error})", "Nothing was changed.")
             raise StateError(f"{text} The runs beside it are whole: infobatch report {folder}") from error
+
+
+def note_look(folder: Path) -> tuple[int, ...]:
+    """The numbers of seeds at which verdicts of a comparison were shown, with the one that is shown now."""
+    series = Series.load(folder)
+    if len(series.seeds) not in (1, *series.looks):  # one seed shows no verdict
+        series = replace(series, looks=(*series.looks, len(series.seeds)))
+        series.save(folder)
+    return series.looks
 
 
 def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
@@ -299,10 +333,10 @@ def compare_into(
     todo, seen = deque(series.settings()), set()
     while todo:
         settings = todo.popleft()
-        place = folder_of(folder, settings)
-        if place in seen:  # two methods that took as many steps share a control
+        if settings in seen:  # two methods that took as many steps share a control
             continue
-        seen.add(place)
+        seen.add(settings)
+        place = folder_of(folder, settings)
         tick = watch(settings, length(settings, size_of(task.train))) if watch is not None else None
         own = hooks(place) if hooks is not None else ()
         done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own)

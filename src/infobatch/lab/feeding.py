@@ -1,7 +1,8 @@
 """Batches of an epoch's plan: cut from the device's memory, or brought by a loader. Both give the same ones.
 
 Crops and flips are drawn for a whole epoch from (seed, epoch), one draw a place in the plan. So they do not depend
-on who brings the batches, on where a run was interrupted, or on a captured graph.
+on who brings the batches, on where a run was interrupted, or on a captured graph. Loaders have generators of their
+own: torch's would draw from the global one at each pass, and a resumed epoch is one pass more.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..dataset import Pruned
+from ..errors import InputError, message
 from ..loader import DataLoader
 from ..plan import generator_for
 from .settings import Settings
-from .tasks import Arrays, Task
+from .tasks import Arrays, Task, check_labels
 
 TEST_BATCH = 1000
 SALT = 0x5EED  # so that crops have nothing in common with plans
+WORKERS = 0x10AD  # nor what a loader's workers draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +112,7 @@ class Resident:
         self.train_data = train_data
         self.batch = settings.batch_size
         self.seconds = 0.0
-        self._test = (
-            _Held(task.test, device) if isinstance(task.test, Arrays) else _Loaded(task.test, settings, device)
-        )
+        self._test = _Held(task.test, device) if isinstance(task.test, Arrays) else _Loaded(task, settings, device)
 
     def epoch(self, draw: Draws, done: int) -> Iterator[Batch]:
         indices = self.train_data.plan().indices.to(self.inputs.device)
@@ -139,14 +140,16 @@ class Loader:
             pin_memory=pin,
             persistent_workers=settings.workers > 0,
         )
+        self.train_data, self.seed = train_data, settings.seed
         self.device = device
+        self.classes = len(task.classes)
         self.seconds = 0.0
-        self._test = _Loaded(task.test, settings, device)
+        self._test = _Loaded(task, settings, device)
 
     def epoch(self, draw: Draws, done: int) -> Iterator[Batch]:
         start = perf_counter()
-        for inputs, labels in self.loader:
-            inputs, labels = _move(inputs, self.device), _move(labels, self.device)
+        self.loader.generator = generator_for(self.seed ^ WORKERS, self.train_data.epoch, torch.device("cpu"))
+        for inputs, labels in pairs(self.loader, self.classes, "training", self.device):
             self.seconds += perf_counter() - start
             where = slice(done, done + len(labels))
             yield Batch(inputs, labels, draw.at(where), None)
@@ -167,18 +170,42 @@ class _Held:
 
 
 class _Loaded:
-    def __init__(self, data: Any, settings: Settings, device: torch.device) -> None:
+    def __init__(self, task: Task, settings: Settings, device: torch.device) -> None:
         size = min(TEST_BATCH, max(settings.batch_size, 256))
-        self.loader: Any = torch.utils.data.DataLoader(data, batch_size=size, num_workers=settings.workers)
-        self.device = device
+        data, own = cast(Any, task.test), torch.Generator()
+        self.loader: Any = torch.utils.data.DataLoader(data, size, num_workers=settings.workers, generator=own)
+        self.classes, self.device = len(task.classes), device
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        return ((_move(inputs, self.device), _move(labels, self.device)) for inputs, labels in self.loader)
+        return pairs(self.loader, self.classes, "test", self.device)
 
 
-def _move(value: Any, device: torch.device) -> Any:
+def pairs(loader: Any, classes: int, name: str, device: torch.device) -> Iterator[tuple[Any, Tensor]]:
+    """Inputs and labels of each batch, on the device; what cannot be right is said here, while it can be."""
+    for batch in loader:
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+            got = f"{len(batch)} parts" if isinstance(batch, (list, tuple)) else type(batch).__name__
+            raise InputError(
+                message(f"samples (input, label) in the {name} set", got, "Return two from __getitem__.")
+            )
+        inputs, labels = batch
+        if classes:
+            check_labels(labels, classes, f"the {name} set")
+        elif not isinstance(labels, Tensor):
+            got = f"{type(labels).__name__} in the {name} set"
+            raise InputError(message("labels that batch to a tensor", got, "Return numbers or tensors as labels."))
+        yield move(inputs, device), move(labels, device)
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """To the device: a tensor, or a dict, list or tuple of them."""
     if isinstance(value, dict):
-        return {key: _move(inner, device) for key, inner in value.items()}
+        return {key: move(inner, device) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [move(inner, device) for inner in value]
+    if not hasattr(value, "to"):
+        got = f"{type(value).__name__} in an input"
+        raise InputError(message("inputs that batch to tensors", got, "Return numbers or tensors as inputs."))
     return value.to(device, non_blocking=True)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
+
+from .. import checks
+from ..errors import InputError, message
 
 Loss = Callable[[Any, Tensor, float], Tensor]
 Score = Callable[[Any, Tensor], Tensor]
@@ -21,6 +26,15 @@ class Arrays:
 
     inputs: Tensor
     labels: Tensor
+
+    def __post_init__(self) -> None:
+        for name, value in (("inputs", self.inputs), ("labels", self.labels)):
+            if not isinstance(value, Tensor) or not value.dim():
+                remedy = "Arrays(inputs, labels), with one row a sample; torch.from_numpy makes tensors of arrays."
+                raise InputError(message(f"{name} as a tensor [N, ...]", type(value).__name__, remedy))
+        if len(self.inputs) != len(self.labels):
+            got = f"{len(self.inputs)} inputs and {len(self.labels)} labels"
+            raise InputError(message("as many labels as inputs", got, "Row i of both is one sample."))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -69,4 +83,64 @@ class Task:
     make_model: Callable[[], torch.nn.Module] | None = None
     """The task's own net, taken where no other model is named."""
     source: str = ""
-    """Where the data are from, for the record: names and hashes of the files."""
+    """Where the data are from, for the record: names and hashes of the files. Else a hash of what is in memory."""
+
+    def __post_init__(self) -> None:
+        for name, part in (("training", self.train), ("test", self.test)):
+            where = f"the {name} set of {self.name}"
+            if hasattr(part, "__len__") and not len(part):
+                raise InputError(message(f"samples in {where}", "none", "Each set needs at least one."))
+            if self.classes and isinstance(part, Arrays):
+                check_labels(part.labels, len(self.classes), where)
+        checks.check_dataset(self.train)
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What tells its data from others, for the record. An empty source says that nothing is known."""
+        return {
+            "size": len(cast(Sized, self.train)),
+            "classes": list(self.classes),
+            "source": self.source or _hashed(train=self.train, test=self.test),
+        }
+
+
+def check_labels(labels: Any, classes: int, where: str) -> None:
+    """A label beyond the classes would stop a GPU without a word."""
+    expected = f"labels from 0 to {classes - 1} in {where}, as int64 [N]"
+    remedy = "They are places in the task's classes; leave classes empty where labels are no classes."
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.dim() != 1:
+        got = f"{labels.dtype} {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(message(expected, got, remedy))
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(message(expected, f"{low} to {high}", remedy))
+
+
+def differences(known: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+    """Where a record's data are others than a task's. What either does not tell is not held against it.
+
+    >>> differences({"size": 9, "source": ""}, {"size": 10, "classes": ["a"], "source": "x"})
+    ['size 9, not 10']
+    """
+    unknown = (None, "")
+    told = [key for key in mine if known.get(key) not in unknown and mine[key] not in unknown]
+    return [f"{key} {known[key]!r}, not {mine[key]!r}" for key in told if known[key] != mine[key]]
+
+
+HASHED = 1 << 28
+"""Bytes: of larger tensors every so many rows are hashed, since a hash of all would delay the start."""
+
+
+def _hashed(**parts: Any) -> str:
+    """As "train sha256:6cb72fc6430f, test ..."; empty where not all of it lies in memory."""
+    told = []
+    for name, part in parts.items():
+        if not isinstance(part, Arrays):
+            return ""
+        total = hashlib.sha256()
+        for tensor in (part.inputs, part.labels):
+            step = -(-tensor.nbytes // HASHED) or 1
+            total.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+            total.update(tensor[::step].detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        told.append(f"{name} sha256:{total.hexdigest()[:12]}")
+    return ", ".join(told)

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import cached_property
@@ -23,18 +23,18 @@ from torch.optim import Optimizer
 
 from .. import __version__, checkpoint
 from ..dataset import Pruned
-from ..errors import InputError, StateError, message
+from ..errors import InfoBatchError, InputError, StateError, message
 from ..plan import Plan
 from ..telemetry import report
 from .catalogue import make_task
-from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, resident, size_of
+from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
 from .ideas import combine
 from .nets import make_net
 from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
-from .proxies import prepare
+from .proxies import Choice, prepare
 from .records import FORMAT, Fact
 from .settings import Settings
-from .tasks import Arrays, Task
+from .tasks import Arrays, Task, differences
 
 BINS = 40
 HISTOGRAMS = 10
@@ -61,10 +61,11 @@ def run(
     ``keep`` is the file a checkpoint is kept in, and ``resume`` goes on from it. Where ``stop()`` becomes true the
     run saves itself after the batch at hand, yields ``pause`` and ends.
     """
-    training = Training(settings, task or make_task(settings.task, settings.data), tick)
+    task = task or make_task(settings.task, settings.data)
     path = Path(keep) if keep is not None else None
-    if resume and path is not None:
-        training.load(path)
+    state = read_state(path, settings, task) if resume and path is not None else None
+    training = Training(settings, task, tick, state)
+    if state is not None:
         yield {"kind": "resume", "time": now(), "epoch": training.train_data.epoch, "environment": training.place()}
     else:
         yield training.start(name)
@@ -88,7 +89,9 @@ def run(
 class Training:
     """A run in the making: everything that changes while it goes on."""
 
-    def __init__(self, settings: Settings, task: Task, tick: Tick | None = None) -> None:
+    def __init__(
+        self, settings: Settings, task: Task, tick: Tick | None = None, state: dict[str, Any] | None = None
+    ) -> None:
         began = perf_counter()
         self.settings = settings
         self.tick: Tick = tick or (lambda epochs: None)  # noqa: ARG005
@@ -96,11 +99,16 @@ class Training:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self.idea = combine(settings.ideas)
+        self.whole = task
+        """The task before a static method chose among its samples. Facts are told of it."""
         self.all_samples = size_of(task.train)
-        """Of the task, before a static method chose among them."""
-        prepared = prepare(settings, task, self.device)
+        start = perf_counter()
+        known = Choice(**state["choice"]) if state is not None and state.get("choice") else None
+        prepared = prepare(settings, task, self.device, known)
+        choosing = perf_counter() - start
         task, method = prepared.task, prepared.method
         self.task, size = task, size_of(task.train)
+        self.choice = prepared.choice
         self.full_steps = math.ceil(size / settings.batch_size)
         self.total_steps = settings.steps or settings.epochs * self.full_steps
         self.epochs = math.ceil(self.total_steps / self.full_steps)
@@ -113,30 +121,34 @@ class Training:
         self.model = _model(settings, task).to(self.device)
         if settings.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.captured = (
-            self.device.type == "cuda"
-            and settings.graph
-            and resident(task, settings)
-            and settings.amp != "fp16"
-            and settings.optimizer in IN_A_GRAPH
-        )
+        if (self.idea.normalise or self.idea.score_average or self.idea.recalibrate) and not resident(task, settings):
+            remedy = "Data in memory and feed=resident, or another idea."
+            raise InputError(message(f"data in the device's memory, for {settings.ideas}", "a loader", remedy))
+        self.captured = capturable(task, settings, self.device)
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
         self.rates = rate_table(settings, self.total_steps)
         self.feed = make_feed(task, self.train_data, settings, self.device)
         self.prepare = Prepare(task, settings, self.device)
-        self.labels = task.train.labels.to(self.device) if isinstance(task.train, Arrays) else None
+        everyone = self.whole.train
+        self.labels = everyone.labels.to(self.device) if isinstance(everyone, Arrays) else None
         self.visits = torch.zeros(size, dtype=torch.int32, device=self.device)
         self.steps = 0
         self.samples = 0
         self.best = -math.inf
-        self.seconds = dict.fromkeys((*PARTS, "setup"), 0.0)
+        self.seconds = dict.fromkeys((*PARTS, "selection", "setup"), 0.0)
+        self._spent = dict.fromkeys(PARTS, 0.0)
+        """Of the running epoch, also what was spent on it before a pause."""
         self.loss_sum = torch.zeros((), device=self.device)
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
-        self.seconds["setup"] = self._now() - began + prepared.spared
+        self.seconds["selection"] = prepared.seconds
+        self.seconds["setup"] = self._now() - began - choosing
+        if state is not None:
+            with _fitting():
+                self._load(state)
 
     # ---- an epoch ----------------------------------------------------------------------------------------
 
@@ -148,28 +160,26 @@ class Training:
         """Train an epoch, or what is left of it. None where ``stop`` cut it short."""
         if self.captured:
             self._set_up(lambda: self._captured)
-        spent, start = dict.fromkeys(PARTS, 0.0), self._now()
+        start = self._now()
         plan = cast(Plan, self.train_data.plan())
-        spent["planning"] = self._now() - start
+        self._spend("planning", self._now() - start)
         epoch, batch = plan.epoch, self.settings.batch_size
-        facts = self._plan_facts(plan)
         left = self.total_steps - self.steps + self._done // batch
         steps = min(math.ceil(plan.kept / batch), left)
+        facts = self._plan_facts(plan, min(plan.kept, steps * batch))
         rates = epoch_rates(self.rates, epoch, steps, plan.kept, plan.size, self.settings, self.full_steps)
 
         self.feed.seconds, start = 0.0, self._now()
         draw = draws(self.task, self.settings, epoch, plan.kept, self.device)
         self.model.train()
         finished = self._walk(plan, draw, rates, stop)
-        spent["step"] = self._now() - start - self.feed.seconds
-        spent["data"] = self.feed.seconds
+        self._spend("step", self._now() - start - self.feed.seconds)
+        self._spend("data", self.feed.seconds)
         start = self._now()
         if finished and "hidden" in self.train_data.method.needs and not self.over:
             self._look()
         history = self.train_data.history  # where an epoch is through, its losses become scores here
-        spent["planning"] += self._now() - start
-        for part, seconds in spent.items():
-            self.seconds[part] += seconds
+        self._spend("planning", self._now() - start)
         if not finished:
             return None
         self.samples += self._done
@@ -180,12 +190,12 @@ class Training:
         if self.over or (epoch + 1) % self.settings.eval_every == 0:
             start = self._now()
             self._tested = self.test()
-            spent["test"] = self._now() - start
-            self.seconds["test"] += spent["test"]
+            self._spend("test", self._now() - start)
             facts |= {"metric": self._tested["metric"], "test_loss": self._tested["test_loss"]}
             self.best = max(self.best, self._tested["metric"])
         facts["not_finite"] = history[epoch].not_finite if len(history) > epoch else 0
         self.tick(float(epoch + 1))
+        spent, self._spent = self._spent, dict.fromkeys(PARTS, 0.0)
         return {"kind": "epoch", **facts, "seconds": _rounded(spent)}
 
     def _walk(self, plan: Plan, draw: Draws, rates: list[float], stop: Stop) -> bool:
@@ -221,7 +231,7 @@ class Training:
         """One step of training, on whatever device and feed; also what a graph captures."""
         # A compiled net is for whole batches: each new size of a last batch would be compiled anew.
         net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
-        with self._autocast():
+        with self._autocast(), lone(self.model) if len(batch.labels) == 1 else nullcontext():
             outputs = net(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
         self.loss_sum.add_(losses.detach().sum())
@@ -257,18 +267,16 @@ class Training:
     def _look(self) -> None:
         """A forward pass over those left out, where the method wants to know how they fare."""
         self.model.eval()
-        for (inputs, labels), indices in self.train_data.hidden(batch_size=TEST_BATCH):
+        own = torch.Generator()  # or the loader would draw from the global one
+        for (inputs, labels), indices in self.train_data.hidden(batch_size=TEST_BATCH, generator=own):
             with self._autocast():
-                outputs = self.model(self.prepare(inputs.to(self.device)))
+                outputs = self.model(self.prepare(move(inputs, self.device)))
             labels = labels.to(self.device)
             losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
             self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
 
     def _known(self, table: Tensor, indices: Tensor | None) -> Tensor:
-        if indices is None:
-            raise InputError(
-                message("resident data, for an idea that looks at the book", "a loader", "feed=resident")
-            )
+        assert indices is not None  # such ideas have resident data
         return table.index_select(0, indices)
 
     def _recalibrate(self) -> None:
@@ -296,6 +304,10 @@ class Training:
             else:
                 group["lr"] = rate
 
+    def _spend(self, part: str, seconds: float) -> None:
+        self.seconds[part] += seconds
+        self._spent[part] += seconds
+
     def _set_up(self, work: Callable[[], Any]) -> None:
         start = self._now()
         work()
@@ -321,9 +333,10 @@ class Training:
         score, label = torch.cat(scores).double(), torch.cat(labels)
         by_class = None
         if self.task.classes:
-            count = torch.bincount(label, minlength=len(self.task.classes)).clamp(min=1)
+            count = torch.bincount(label, minlength=len(self.task.classes))
             total = torch.zeros_like(count, dtype=torch.float64).index_add_(0, label, score)
-            by_class = [round(100 * value, 4) for value in (total / count).tolist()]
+            both = zip(total.tolist(), count.tolist(), strict=True)
+            by_class = [round(100 * value / many, 4) if many else None for value, many in both]
         loss = float(torch.cat(losses).double().mean())
         return {"metric": 100 * float(score.mean()), "test_loss": loss, "class_metric": by_class}
 
@@ -336,11 +349,9 @@ class Training:
             "run": name or self.settings.key,
             "time": now(),
             "settings": self.settings.plain(),
-            "size": size_of(self.task.train),
-            "classes": list(self.task.classes),
+            **self.whole.data,
             "metric": self.task.metric,
             "environment": self.place(),
-            "source": self.task.source,
         }
 
     def place(self) -> dict[str, Any]:
@@ -360,22 +371,34 @@ class Training:
             "git": git_state(),
         }
 
-    def _plan_facts(self, plan: Plan) -> Fact:
-        scores = self.train_data.scores
-        told = asdict(report(plan, scores, self.samples))
+    def _plan_facts(self, plan: Plan, kept: int) -> Fact:
+        """Of a plan's first ``kept`` samples: a run of so many steps may end before the others come."""
+        scores, size = self.train_data.scores, self.all_samples
+        told = report(plan, scores, self.samples)
+        if kept < plan.kept:
+            seen = plan.indices[:kept]
+            plan = Plan(plan.epoch, seen, torch.zeros_like(plan.table).index_copy(0, seen, plan.weights[:kept]))
         values, counts = torch.unique(plan.table[plan.table != 0], return_counts=True)
         order = counts.argsort(descending=True)[:16].sort().values
         facts: Fact = {
-            "epoch": plan.epoch, "kept": plan.kept, "size": plan.size, "saved": plan.saved,
-            **{key: told[key] for key in ("saved_so_far", "growth", "effective_size", "noise")},
+            "epoch": plan.epoch, "kept": kept, "size": size, "saved": 1 - kept / size,
+            "saved_so_far": 1 - (self.samples + kept) / ((plan.epoch + 1) * size),
+            "growth": told.growth, "effective_size": plan.effective_size, "noise": told.noise,
             "not_finite": 0, "steps": 0, "lr": 0.0, "train_loss": None, "metric": None, "test_loss": None,
             "weights": {"values": values[order].tolist(), "counts": counts[order].tolist()},
-            "class_kept": self._by_class(plan.table.ne(0)),
+            "class_kept": self._by_class(self._of_all(plan.table.ne(0))),
         }  # fmt: skip
         every = max(1, self.epochs // HISTOGRAMS)
         if plan.epoch % every == every - 1 and plan.epoch:
             facts["losses"] = histogram(scores, plan.table)
         return facts
+
+    def _of_all(self, values: Tensor, others: float = 0) -> Tensor:
+        """Values of the samples trained on, at their places in all data."""
+        if self.choice is None:
+            return values
+        full = torch.full((self.all_samples,), others, dtype=values.dtype, device=values.device)
+        return full.index_copy(0, self.choice.indices.to(values.device), values)
 
     def _by_class(self, counts: Tensor) -> list[int] | None:
         if self.labels is None or not self.task.classes:
@@ -385,19 +408,20 @@ class Training:
 
     def gallery(self) -> Fact:
         """The samples that were trained on most and least often."""
-        scores = self.train_data.scores
-        tie = torch.rand(len(self.visits), generator=torch.Generator().manual_seed(0)).to(self.device)
-        order = (self.visits + tie).argsort(descending=True)
+        visits, scores = self._of_all(self.visits), self._of_all(self.train_data.scores, math.nan)
+        tie = torch.rand(len(visits), generator=torch.Generator().manual_seed(0)).to(self.device)
+        order = (visits + tie).argsort(descending=True)
         count = min(self.settings.gallery, len(order))
+        most, least = order[:count].tolist(), order.flip(0)[:count].tolist()
         return {
             "kind": "samples",
-            "most": [self._sample(int(index), scores) for index in order[:count]],
-            "least": [self._sample(int(index), scores) for index in order.flip(0)[:count]],
+            "most": [self._sample(index, int(visits[index]), float(scores[index])) for index in most],
+            "least": [self._sample(index, int(visits[index]), float(scores[index])) for index in least],
         }
 
-    def _sample(self, index: int, scores: Tensor) -> Fact:
-        fact: Fact = {"index": index, "kept": int(self.visits[index]), "loss": float(scores[index])}
-        train = self.task.train
+    def _sample(self, index: int, kept: int, loss: float) -> Fact:
+        fact: Fact = {"index": index, "kept": kept, "loss": loss}
+        train = self.whole.train
         if isinstance(train, Arrays):
             label = int(train.labels[index]) if train.labels.dim() == 1 else None
             fact["label"] = self.task.classes[label] if self.task.classes and label is not None else label
@@ -405,8 +429,8 @@ class Training:
             if image.dtype == torch.uint8 and image.dim() == 3:
                 data = base64.b64encode(image.cpu().numpy().tobytes()).decode()
                 fact["image"] = {"shape": list(image.shape), "bytes": data}
-        if self.task.texts is not None:
-            fact["text"] = self.task.texts(index)
+        if self.whole.texts is not None:
+            fact["text"] = self.whole.texts(index)
         return fact
 
     def end(self) -> Fact:
@@ -419,7 +443,7 @@ class Training:
             "metric": self._tested.get("metric"),
             "test_loss": self._tested.get("test_loss"),
             "best": self.best,
-            "epochs": self.train_data.epoch,
+            "epochs": self.epochs,
             "steps": self.steps,
             "samples": self.samples,
             "full_samples": full,
@@ -427,7 +451,7 @@ class Training:
             "not_finite": sum(each.not_finite for each in self.train_data.history),
             "seconds": _rounded(total),
             "class_size": size,
-            "class_kept": self._by_class(self.visits),
+            "class_kept": self._by_class(self._of_all(self.visits)),
             "class_metric": self._tested.get("class_metric"),
         }
 
@@ -436,12 +460,15 @@ class Training:
     def state(self) -> dict[str, Any]:
         return {
             "settings": self.settings.plain(),
+            "data": self.whole.data,
+            "choice": None if self.choice is None else asdict(self.choice),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "train_data": self.train_data.state_dict(),
             "counts": {"steps": self.steps, "samples": self.samples, "done": self._done, "best": self.best},
             "seconds": self.seconds,
+            "spent": self._spent,
             "tested": self._tested,
             "visits": self.visits,
             "loss_sum": self.loss_sum,
@@ -449,18 +476,17 @@ class Training:
             "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
-    def load(self, path: Path) -> None:
-        state = checkpoint.load(path)
-        if not isinstance(state, dict) or not self.settings.resumes(state.get("settings") or {}):
-            raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
+    def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.train_data.load_state_dict(state["train_data"])
         self.train_data.to(self.device)
         self.steps, self.samples = state["counts"]["steps"], state["counts"]["samples"]
         self._done, self.best = state["counts"]["done"], state["counts"]["best"]
-        self.seconds, self._tested = dict(state["seconds"]), dict(state["tested"])
+        self.seconds |= state["seconds"]
+        self._spent |= state.get("spent", {})
+        self._tested = dict(state["tested"])
         self.visits.copy_(state["visits"])
         self.loss_sum.copy_(state["loss_sum"])
         torch.set_rng_state(state["rng"])
@@ -520,6 +546,11 @@ class Captured:
         training.step(cast(Resident, training.feed).batch_of(self.indices.index_select(0, where), draw))
         self.at.add_(1)
 
+    def warm_up(self) -> None:
+        for _ in range(3):
+            self.at.zero_()  # the first batch each time: there may be no third
+            self._body()
+
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up, capture, and leave everything as it was."""
         training = self.training
@@ -532,8 +563,7 @@ class Captured:
         side = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(training.device))
         with torch.cuda.stream(side):
-            for _ in range(3):
-                self._body()
+            self.warm_up()
         torch.cuda.current_stream(training.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         for parameter in training.model.parameters():
@@ -558,6 +588,68 @@ def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
     yield from model.buffers()
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+# ---- checkpoints and nets ---------------------------------------------------------------------------------
+
+
+def read_state(path: Path, settings: Settings, task: Task) -> dict[str, Any]:
+    """The checkpoint of a run with these settings on these data."""
+    state = checkpoint.load(path)
+    theirs = state.get("settings") if isinstance(state, dict) else None
+    if not isinstance(theirs, dict) or not settings.resumes(theirs):
+        raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
+    other = differences(state.get("data") or {}, task.data)
+    if other:
+        got = f"{path}, with {'; '.join(other)}"
+        raise StateError(message("the checkpoint of a run on these data", got, "Nothing was loaded."))
+    return cast(dict[str, Any], state)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """What torch says of a checkpoint with other parts or shapes, in our words."""
+    try:
+        yield
+    except InfoBatchError:
+        raise
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()
+        got = f"another ({' '.join(why[:2])})"
+        raise StateError(message("the checkpoint of this net and this run", got, "Nothing was loaded.")) from error
+
+
+HOW = ("lr", "fused", "foreach", "capturable")
+"""Of an optimizer: how a step is done here. The rest of a checkpoint's groups is the run's."""
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Whether the run was saved with a captured step or without one: rate and flags are those of this optimizer."""
+    groups = [
+        {**theirs, **{name: mine[name] for name in HOW if name in mine}}
+        for theirs, mine in zip(state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+@contextmanager
+def lone(model: nn.Module) -> Iterator[None]:
+    """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
+    changed: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if layer.training and inputs[0].numel() == inputs[0].shape[1]:
+            changed.append(layer.eval())
+
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    hooks = [each.register_forward_pre_hook(look) for each in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer in changed:
+            layer.train()
 
 
 # ---- pure parts ------------------------------------------------------------------------------------------
@@ -630,12 +722,28 @@ def _git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
+def capturable(task: Task, settings: Settings, device: torch.device) -> bool:
+    """Whether a step can be a CUDA graph: data and rate on the device, and at least one whole batch."""
+    return (
+        device.type == "cuda"
+        and settings.graph
+        and resident(task, settings)
+        and size_of(task.train) >= settings.batch_size
+        and settings.amp != "fp16"
+        and settings.optimizer in IN_A_GRAPH
+    )
+
+
 def _model(settings: Settings, task: Task) -> nn.Module:
     if task.make_model is not None and settings.model in ("task", Settings.model):
         return task.make_model()
     if settings.model == "task":
         raise InputError(message("a task with its own net", task.name, "Name a model."))
-    shape = task.train.inputs.shape[1:] if isinstance(task.train, Arrays) else cast(Any, task.train)[0][0].shape
+    first = cast(Any, task.train)[0][0]
+    if not isinstance(first, Tensor):
+        remedy = "Give the task a make_model of its own."
+        raise InputError(message(f"inputs as tensors, for the net {settings.model}", type(first).__name__, remedy))
+    shape = first.shape
     return make_net(settings.model, tuple(shape), max(len(task.classes), 1))
 
 

@@ -1,0 +1,121 @@
+"""Own tasks: what cannot be right is said at the start, and inputs may be more than one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from infobatch.errors import InputError
+from infobatch.lab import training
+from infobatch.lab.settings import Settings
+from infobatch.lab.tasks import Arrays, Task, differences
+
+QUICK = Settings(epochs=2, batch_size=8, lr=0.05, threads=1, model="mlp", gallery=0)
+
+
+def some(count: int = 20, classes: int = 3, **given: Tensor) -> Arrays:
+    parts = {"inputs": torch.zeros(count, 4), "labels": torch.arange(count) % classes}
+    return Arrays(**{**parts, **given})
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: some(labels=torch.zeros(19).long()), "as many labels as inputs; got 20 inputs and 19 labels"),
+        (lambda: Arrays([[1.0]], torch.zeros(1).long()), r"inputs as a tensor \[N, ...\]; got list"),
+        (lambda: Task("t", some(0), some(), ("a", "b", "c")), "samples in the training set of t; got none"),
+        (lambda: Task("t", some(), some(0), ("a", "b", "c")), "samples in the test set of t; got none"),
+        (lambda: Task("t", some(classes=5), some(), ("a", "b", "c")), "labels from 0 to 2 in the training .* 0 to 4"),
+        (lambda: Task("t", some(), some(classes=5), ("a", "b", "c")), "labels from 0 to 2 in the test .* 0 to 4"),
+        (lambda: Task("t", some(labels=-torch.ones(20).long()), some(), ("a",)), "got -1 to -1"),
+        (lambda: Task("t", some(labels=torch.rand(20)), some(), ("a", "b", "c")), r"got torch.float32 \[20\]"),
+        (lambda: Task("t", iter([1]), some(), ()), "__len__ and __getitem__"),
+    ],
+)
+def test_a_task_that_cannot_be_right_is_refused(make: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        make()
+
+
+class Made(Dataset[Any]):
+    """A data set of whatever ``item`` makes of its places."""
+
+    def __init__(self, item: Callable[[int], Any], count: int = 20) -> None:
+        self.item, self.count = item, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> Any:
+        if not 0 <= at < self.count:
+            raise IndexError(at)
+        return self.item(at)
+
+
+class First(nn.Module):
+    """Of several inputs, the first one counts."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__()
+        self.key, self.layer = key, nn.Linear(4, 3)
+
+    def forward(self, inputs: Any) -> Any:
+        return self.layer(inputs[self.key])
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        (lambda at: ((torch.full((4,), at % 3.0), torch.zeros(2)), at % 3), 0),
+        (lambda at: ([torch.full((4,), at % 3.0), torch.zeros(2)], at % 3), 0),
+        (lambda at: ({"x": torch.full((4,), at % 3.0), "deep": {"y": [torch.zeros(2)]}}, at % 3), "x"),
+    ],
+    ids=["tuple", "list", "dict"],
+)
+def test_an_input_may_have_several_parts(item: Callable[[int], Any], key: Any) -> None:
+    task = Task("parts", Made(item), Made(item), ("a", "b", "c"), make_model=lambda: First(key))
+    assert list(training.run(QUICK.but(model="task"), task=task))[-1]["steps"] > 0
+    with pytest.raises(InputError, match=r"inputs as tensors, for the net resnet8; got .* make_model of its own"):
+        list(training.run(QUICK.but(model="resnet8"), task=task))
+
+
+@pytest.mark.parametrize(
+    ("item", "classes", "complaint"),
+    [
+        (lambda at: (torch.zeros(4), at % 5), "abc", "labels from 0 to 2 in the training set.* to 4"),
+        (lambda at: (torch.zeros(4), "a"), "abc", "labels from 0 to 2 .*; got tuple"),
+        (lambda at: (torch.zeros(4), "a"), "", "labels that batch to a tensor; got tuple"),
+        (lambda at: ((torch.zeros(4), "a"), at % 3), "abc", "inputs that batch to tensors; got str in an input"),
+        (
+            lambda at: (torch.zeros(4), at % 3, at),
+            "abc",
+            r"samples \(input, label\) in the training set; got 3 parts",
+        ),
+    ],
+)
+def test_a_data_set_that_cannot_be_right_is_refused(item: Callable[[int], Any], classes: str, complaint: str) -> None:
+    task = Task("odd", Made(item), Made(item), tuple(classes), make_model=lambda: nn.Linear(4, 3))
+    with pytest.raises(InputError, match=complaint):
+        list(training.run(QUICK.but(model="task"), task=task))
+
+
+def test_data_in_memory_are_known_by_what_they_are() -> None:
+    """Of every kind of number, each value counts; where they lie and how does not."""
+    for kind in (torch.uint8, torch.float32, torch.float64, torch.bool, torch.bfloat16):
+        inputs = (torch.arange(80).reshape(20, 4) % 7).to(kind)
+        tasks = [
+            Task("a", some(inputs=inputs), some(), ("x", "y", "z")),
+            Task("b", some(inputs=inputs.t().contiguous().t()), some(), ("x", "y", "z")),
+        ]
+        changed = inputs.clone()
+        changed[-1, -1] = not changed[-1, -1]
+        other = Task("a", some(inputs=changed), some(), ("x", "y", "z"))
+        assert tasks[0].data == tasks[1].data
+        assert [text.split()[0] for text in differences(other.data, tasks[0].data)] == ["source"]
+    assert Task("files", Made(lambda at: (torch.zeros(4), 0)), some(), ()).data["source"] == ""
+    assert Task("named", some(), some(), (), source="mine").data["source"] == "mine"
