@@ -102,6 +102,8 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         {"method": "infobatch"},
         {"method": "full", "steps": 52_200},
         {"method": "random:ratio=0.38"},
+        {"method": "random:ratio=0.38", **LR},
+        {"method": "full", "steps": 52_200, "lr": 0.075},  # is it the larger rate alone?
     ]
     more: list[dict[str, Any]] = [
         {"method": "infobatch:ratio=0.62", **LR},
