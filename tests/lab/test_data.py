@@ -8,7 +8,9 @@ import io
 import json
 import os
 import pickle
+import random
 import struct
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,10 @@ def test_npy_that_is_broken_is_named(tmp_path: Path) -> None:
     refused(lambda: npy.read(tmp_path), str(path))
     path.write_bytes(whole.replace(b"(3, 4, 4), }         ", b"(3000000000000, 4), }"))
     refused(lambda: npy.read(tmp_path), str(path))
+    for text in ("{'descr': '|u1', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", "(" * 300):
+        head = text.ljust(117 if len(text) < 117 else 501).encode() + b"\n"
+        path.write_bytes(whole[:8] + len(head).to_bytes(2, "little") + head + bytes(64))
+        refused(lambda: npy.read(tmp_path), str(path))
     np.savez(tmp_path / "a.npz", some_images(3, 4, 4))
     (tmp_path / "a.npz").rename(path)
     refused(lambda: npy.read(tmp_path), str(path), "archive")
@@ -435,6 +441,8 @@ def test_parquet_that_is_broken_is_named(tmp_path: Path) -> None:
     refused(lambda: parquet.read(tmp_path, (1, 4, 4)), f"{test}, row 0", "none")
     write_parquet(test, {"image": [image], "label": [None]})
     refused(lambda: parquet.read(tmp_path, (1, 4, 4)), f"{test}, row 0", "label", "None")
+    write_parquet(test, {"image": [image], "label": np.array([2**64 - 1], np.uint64)})
+    refused(lambda: parquet.read(tmp_path, (1, 4, 4)), f"{test}, row 0", "label", str(2**64 - 1))
     write_parquet(test, {"image": [image], "label": [0]})
     refused(lambda: parquet.read(tmp_path, (1, 5, 4)), str(train), "4 x 5 pixels", "4 x 4")
     whole = test.read_bytes()
@@ -442,6 +450,14 @@ def test_parquet_that_is_broken_is_named(tmp_path: Path) -> None:
     refused(lambda: parquet.read(tmp_path, (1, 4, 4)), str(test))
     test.write_bytes(whole[:8] + bytes(60) + whole[68:])
     refused(lambda: parquet.read(tmp_path, (1, 4, 4)), str(test))
+    draw = random.Random(0)
+    for _ in range(200):
+        spoiled = bytearray(whole)
+        for _ in range(3):
+            spoiled[draw.randrange(len(whole))] = draw.randrange(256)
+        test.write_bytes(spoiled)
+        with suppress(InputError):  # what can be read after all is no matter
+            parquet.values(test, (1, 4, 4))
 
 
 # image folders
@@ -471,6 +487,24 @@ def test_an_image_folder_in_memory(tmp_path: Path, below: str) -> None:
     for place, name in ((1, f"train/a/{below}1.png"), (3, f"train/b/{below}0.png")):
         assert np.array_equal(samples.train.inputs[place].permute(1, 2, 0), made[name])
     assert "train: 6 images" in samples.source
+
+
+def test_class_folders_may_have_any_name(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for at, name in enumerate((b"caf\xe9", b"tea")):
+            save(tmp_path / part / os.fsdecode(name) / "0.png", some_images(2, 6, 5, 3)[at])
+    samples = folder.read(tmp_path, (3, 6, 5))
+    assert samples.classes == ("caf\\xe9", "tea")
+    assert samples.train.labels.tolist() == [0, 1]
+    "".join((samples.source, *samples.classes)).encode()  # as a record does
+
+
+def test_an_image_that_no_decoder_knows_is_named() -> None:
+    out = io.BytesIO()
+    Image.fromarray(some_images(1, 4, 4, 3)[0]).save(out, "DDS")
+    spoiled = bytearray(out.getvalue())
+    spoiled[80:84] = bytes(4)  # its pixel format
+    refused(lambda: pictures.whole(bytes(spoiled), "the picture", (3, 4, 4)), "the picture", "NotImplementedError")
 
 
 def test_grey_and_palette_images_become_what_the_task_needs(tmp_path: Path) -> None:

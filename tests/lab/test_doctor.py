@@ -496,6 +496,23 @@ def test_errors_at_import_are_reported_as_such(patient: Callable[..., str]) -> N
     assert "not_installed" in missing.checks[0].seen
 
 
+def test_a_script_that_ends_the_program_ends_nothing_here(
+    patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = examine(patient("import sys\nsys.exit(0)"))
+    assert not found.ok
+    assert "SystemExit: 0" in found.checks[0].seen
+    assert "__main__" in found.checks[0].mend
+    quits = (
+        "class Quits(Pictures):\n    def __getitem__(self, i):\n        raise SystemExit(3)\nreturn stock(Quits())"
+    )
+    assert named(examine(patient(quits)), "passes").seen.splitlines()[-1] == "SystemExit: 3"
+    monkeypatch.setattr(sys, "argv", ["infobatch", "doctor", "train:loader"])
+    reads = "import argparse\nargparse.ArgumentParser().parse_args()\nreturn stock()"
+    assert examine(patient(reads)).ok
+    assert sys.argv == ["infobatch", "doctor", "train:loader"]
+
+
 def test_nothing_of_theirs_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of an epoch, with workers that live: it goes on afterwards as if nobody had looked."""
     monkeypatch.chdir(tmp_path)

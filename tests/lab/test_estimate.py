@@ -225,6 +225,16 @@ def test_every_form_reads_the_same(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.float().numpy(), losses)
 
 
+def test_a_mark_at_the_beginning_and_a_gradient_do_no_harm(tmp_path: Path) -> None:
+    """The mark is what spreadsheets write before a CSV; the gradient is what criteria leave on losses."""
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,index,loss\n0,0,1\n1,0,2\n", encoding="utf-8-sig")
+    assert read(path).tolist() == [[1.0], [2.0]]
+    losses = table(10, 50).requires_grad_()
+    torch.save(losses, tmp_path / "log.pt")
+    assert estimate(read(tmp_path / "log.pt")) == estimate(losses.detach())
+
+
 def test_an_epoch_without_losses_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("epoch,index,loss\n0,0,1\n0,2,2\n3,1,4\n")
@@ -232,6 +242,13 @@ def test_an_epoch_without_losses_is_a_gap_and_not_the_end(tmp_path: Path) -> Non
     np.testing.assert_array_equal(read(path).numpy(), np.array(expected, dtype=np.float32))
 
 
+def npy_header(text: str) -> bytes:
+    """An npy file whose header says this."""
+    held = (text + " " * (64 - (len(text) + 11) % 64) + "\n").encode()
+    return b"\x93NUMPY\x01\x00" + len(held).to_bytes(2, "little") + held + bytes(64)
+
+
+LARGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (4611686018427387904, 4611686018427387904)}"
 BROKEN = {
     "cut.npy": lambda path: path.write_bytes(write(path, table(5, 900).numpy()).read_bytes()[:-500]),
     "cut.npz": lambda path: path.write_bytes(write(path, table(5, 900).numpy()).read_bytes()[:-500]),
@@ -257,6 +274,17 @@ BROKEN = {
     "fields.jsonl": lambda path: path.write_text('{"epoch": 0, "id": 1, "loss": 2}\n'),
     "uneven.jsonl": lambda path: path.write_text('{"epoch": 0, "index": [1, 2], "loss": [1]}\n'),
     "list.jsonl": lambda path: path.write_text("[1, 2]\n"),
+    "vast.jsonl": lambda path: path.write_text('{"epoch": 0, "index": 0, "loss": 1' + "0" * 500 + "}\n"),
+    "blank.csv": lambda path: path.write_text("epoch,index,loss\n\n\n"),
+    "nan.csv": lambda path: path.write_text("epoch,index,loss\nnan,0,1\n"),
+    "sparse.csv": lambda path: path.write_text("epoch,index,loss\n0,0,1\n65000,1048570,1\n"),
+    "uneven.npz": lambda path: np.savez(path, epoch=np.arange(3), index=np.arange(4), loss=np.arange(5.0)),
+    "tables.npz": lambda path: np.savez(path, **dict.fromkeys(("epoch", "index", "loss"), np.zeros((2, 2)))),
+    "deep.npy": lambda path: path.write_bytes(npy_header("(" * 300)),
+    "large.npy": lambda path: path.write_bytes(npy_header(LARGE)),
+    "sparse.pt": lambda path: torch.save(torch.eye(3).to_sparse(), path),
+    "complex.pt": lambda path: torch.save(torch.ones(2, 3, dtype=torch.complex64), path),
+    "meta.pt": lambda path: torch.save(torch.ones(2, 3, device="meta"), path),
 }
 
 

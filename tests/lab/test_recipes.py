@@ -241,6 +241,12 @@ def test_unknown_names_suggest_near_ones(tmp_path: Path) -> None:
         ("paper = 90.0\n", "", "a value in full; got none"),
         ("[settings]", "[quick]\nsettings = { epoch = 3 }\n[settings]", "quick.settings: .*Did you mean epochs"),
         ("[settings]", "parts = { r18 = 3 }\n[settings]", "a table at small.toml, parts.r18; got 3"),
+        ('name = "pruned"', 'name = "pruned"\nfrom = [["r18"]]', r"a part named in small.toml.*got \['r18'\]"),
+        ("tolerance = 0.5", "tolerance = nan", "tolerance as float in small.toml; got nan"),
+        ("tolerance = 0.5", "tolerance = -1", "a tolerance above 0.* cell full; got tolerance -1"),
+        ("seeds = 3", "seeds = -3", "seeds from 1 on in small.toml; got -3"),
+        ("paper = 90.0", 'compare = "factor"\npaper = 0', "a value above 0 where compare is factor.*got .*value 0"),
+        ("seeds = 3", "deep = " + "[" * 5000, "a recipe in TOML; got .*small.toml"),
     ],
 )
 def test_a_malformed_file_is_named_with_its_key(tmp_path: Path, before: str, after: str, said: str) -> None:
@@ -254,6 +260,8 @@ def test_runs_take_no_change_that_would_make_them_others(tmp_path: Path) -> None
     assert {settings.device for _, settings in runs(recipe, device="cpu", amp="bf16")} == {"cpu"}
     with pytest.raises(InputError, match="leaves the recipe what it is; got 'lr'"):
         runs(recipe, lr=0.1)
+    with pytest.raises(InputError, match="a number of seeds from 1 on; got -1"):
+        runs(recipe, seeds=-1)
 
 
 # ---- outcomes --------------------------------------------------------------------------------------------
@@ -407,6 +415,9 @@ def test_relations_of_ratios(tmp_path: Path, relation: str, status: str) -> None
     found = outcome(recipe, made(recipe, full=[90.0], at_least_as_good=[45.0]))
     assert row(found, "at least as good").status == status
     assert row(found, "at least as good").compared == 0.5
+    nothing = outcome(recipe, made(recipe, full=[0.0, 0.0], at_least_as_good=[45.0, 44.0]))
+    assert row(nothing, "at least as good").status == "undecided"
+    assert "full is 0 here" in row(nothing, "at least as good").why
 
 
 def test_runs_that_went_wrong_are_not_hidden(tmp_path: Path) -> None:
@@ -484,6 +495,8 @@ def test_measured_rows_count_by_order_and_magnitude() -> None:
     found = outcome(recipe, measurements=[timed(sort=13.0 * 96)])
     assert row(found, "numpy sort, 1.28M").status == "not reproduced"
     assert row(outcome(recipe, measurements=[timed(mean=13.0)]), "numpy mean, 1.28M").status == "not reproduced"
+    nothing = outcome(recipe, measurements=[timed(mean=0.0, sort=0.0, percentile=0.0)])
+    assert row(nothing, "numpy sort, 1.28M").status == "undecided"
 
 
 def test_the_last_measurement_counts_and_quick_ones_apart() -> None:
@@ -500,8 +513,9 @@ def test_measuring(tmp_path: Path) -> None:
     assert {each.status for each in outcome(recipe, measurements=[made]).rows} == {"consistent"}
     with pytest.raises(InputError, match="It is trained"):
         recipes.measure(load("table4"))
-    with pytest.raises(InputError, match="measure as MODULE:FUNCTION"):
-        recipes.measure(replace(recipe, measure="infobatch.lab.measures:nothing"))
+    for name in ("infobatch.lab.measures:nothing", "os:system", "..x:y", ":", "nowhere"):
+        with pytest.raises(InputError, match=r"measure as MODULE:FUNCTION, of \(quick, tick\), in figure5"):
+            recipes.measure(replace(recipe, measure=name))
 
 
 # ---- records ---------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 import statistics
 import warnings
 import zipfile
@@ -78,6 +77,7 @@ def estimate(
     epochs. A ``num_epochs`` beyond the log repeats its last epoch.
     """
     _check_table(losses, "losses")
+    losses = losses.detach()
     logged = losses.shape[0]
     num_epochs = logged if num_epochs is None else num_epochs
     for name, value, least in (("num_epochs", num_epochs, logged), ("seeds", seeds, 1)):
@@ -193,15 +193,7 @@ def read(path: str | Path) -> Tensor:
         losses = READERS[path.suffix](path)
     except InputError:
         raise
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        TypeError,
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-    ) as broken:
+    except Exception as broken:  # whatever a file that is damaged, or none of these, makes of the calls below
         why = str(broken).split("\n")[0][:200] or type(broken).__name__
         raise InputError(message(f"{path} as a whole {path.suffix} file of numbers", why, DAMAGED)) from broken
     _check_table(losses, str(path))
@@ -234,11 +226,14 @@ def _read_pt(path: Path) -> Tensor:
         found = torch.stack([torch.as_tensor(epoch) for epoch in found])
     if not isinstance(found, Tensor):
         raise InputError(message(f"a matrix of losses in {path}", type(found).__name__, "Save the tensor alone."))
+    if found.layout != torch.strided or found.is_nested or found.is_meta or found.is_quantized or found.is_complex():
+        kind = f"one of {found.dtype}, {found.layout}" + (" without values" if found.is_meta else "")
+        raise InputError(message(f"a plain matrix of losses in {path}", kind, "Save losses.float().cpu()."))
     return found if found.is_floating_point() else found.float()
 
 
 def _read_csv(path: Path) -> Tensor:
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         first = lines.readline()
         names = [name.strip().strip('"').lower() for name in first.split(",")]
         if not set(COLUMNS) <= set(names):
@@ -273,6 +268,8 @@ def _matrix(path: Path, lines: Iterable[str]) -> Tensor:
 
 def _columns(lines: list[str], columns: list[int], path: Path, at: int) -> np.ndarray[Any, Any]:
     lines = [line for line in lines if line.strip()]
+    if not lines:
+        return np.empty((0, len(columns)))
     try:
         return np.loadtxt(lines, delimiter=",", usecols=columns, ndmin=2, quotechar='"')
     except ValueError as broken:
@@ -287,13 +284,13 @@ def _columns(lines: list[str], columns: list[int], path: Path, at: int) -> np.nd
 
 def _read_jsonl(path: Path) -> Tensor:
     rows = Rows()
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 rows.put(*_entry(json.loads(line)))
-            except (ValueError, KeyError, TypeError, AttributeError) as broken:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as broken:
                 expected = f'{{"epoch", "index", "loss"}} or {{"epoch", "losses"}} in line {number} of {path}'
                 raise InputError(message(expected, repr(line.strip()[:80]), DAMAGED)) from broken
     return rows.table(path)
@@ -321,7 +318,9 @@ class Rows:
         self._size = self._came = 0
 
     def put(self, epochs: Any, indices: Any, losses: Any) -> None:
-        epochs, indices = _whole("epoch", epochs), _whole("index", indices)
+        epochs, indices, losses = _whole("epoch", epochs), _whole("index", indices), np.asarray(losses)
+        if not epochs.shape == indices.shape == losses.shape or epochs.ndim != 1:
+            raise ValueError("columns epoch, index and loss that differ in length, or are none")
         self._came += len(epochs)
         if len(indices) == 0:
             return
@@ -338,7 +337,7 @@ class Rows:
                 grown = np.full(max(self._size, 2 * len(row)), np.nan, dtype=np.float32)
                 grown[: len(row)] = row
                 row = self._rows[epoch] = grown
-            row[indices[here]] = np.asarray(losses)[here]
+            row[indices[here]] = losses[here]
 
     def table(self, path: Path) -> Tensor:
         if not self._rows:
@@ -348,7 +347,11 @@ class Rows:
             raise InputError(
                 message(f"a log from the first epoch on in {path}", f"epochs {first} to {last}", DAMAGED)
             )
-        table = np.full((last - first + 1, self._size), np.nan, dtype=np.float32)
+        shape = last - first + 1, self._size
+        if shape[0] * shape[1] > max(1 << 26, 64 * self._came):
+            got = f"{self._came} losses of {shape[0]} epochs and {shape[1]} samples"
+            raise InputError(message(f"a loss of most samples in most epochs in {path}", got, DAMAGED))
+        table = np.full(shape, np.nan, dtype=np.float32)
         for epoch in sorted(self._rows):
             row = self._rows.pop(epoch)[: self._size]
             table[epoch - first, : len(row)] = row
@@ -357,8 +360,11 @@ class Rows:
 
 def _whole(name: str, values: Any) -> np.ndarray[Any, Any]:
     values = np.asarray(values)
-    whole: np.ndarray[Any, Any] = values.astype(np.int64)
-    if values.dtype == bool or (whole != values).any() or (whole < 0).any():
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"{name} as whole numbers from 0")
+    with np.errstate(invalid="ignore"):  # of NaN, which is told below
+        whole: np.ndarray[Any, Any] = values.astype(np.int64)
+    if (whole != values).any() or (whole < 0).any():
         raise ValueError(f"{name} as whole numbers from 0")
     return whole
 

@@ -12,6 +12,7 @@ stand-in: it shows that the recipe works, never that the paper is right.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import math
 import re
@@ -185,7 +186,7 @@ def read(path: Path) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(message("a recipe's file", str(path), "There is no such file.")) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise InputError(message("a recipe in TOML", f"{path}: {error}", "Mend the file.")) from error
     return _recipe(_Table(table, path.name), path.stem)
 
@@ -207,7 +208,7 @@ class _Table:
         value = self.values.pop(key, default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or isinstance(value, bool) or value != value:  # the last is NaN
             got = "nothing" if value is None else repr(value)
             raise InputError(message(f"{key} as {kind.__name__} in {self.where}", got, "See recipes/README.md."))
         return value
@@ -280,7 +281,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
     table.where = f"{table.where} ({name})"
     own = dict(common.settings)
     for part in table.take("from", list, []):
-        if part not in common.parts:
+        if not isinstance(part, str) or part not in common.parts:
             raise InputError(message(f"a part named in {table.where}", repr(part), near(str(part), common.parts)))
         own |= common.parts[part]
     own |= table.take("settings", dict, {})
@@ -324,6 +325,9 @@ def _dict(value: Any, where: str) -> dict[str, Any]:
 
 def _check(recipe: Recipe, where: str) -> None:
     cells = [cell.name for cell in recipe.cells]
+    for name, seeds in (("seeds", recipe.seeds), ("quick.seeds", recipe.quick_seeds)):
+        if seeds < 1:
+            raise InputError(message(f"{name} from 1 on in {where}", str(seeds), "Mend the file."))
     for cell in recipe.cells:
         at = f"{where}, cell {cell.name}"
         if cells.count(cell.name) > 1:
@@ -334,6 +338,10 @@ def _check(recipe: Recipe, where: str) -> None:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
             raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), near(cell.of, VALUES)))
+        if cell.tolerance <= 0 or (cell.compare == "factor" and cell.target is not None and cell.target <= 0):
+            expected = f"a tolerance above 0, and a value above 0 where compare is factor, in {at}"
+            got = f"tolerance {cell.tolerance:g}, value {cell.target}"
+            raise InputError(message(expected, got, "Mend the cell."))
         relations = RELATIONS if cell.compare == "points" else ("less", "more")
         if isinstance(cell.expect, str) and (cell.expect not in relations or not cell.against):
             expected = f"expect as one of {', '.join(relations)}, or a number, and against, in {at}"
@@ -388,6 +396,8 @@ def runs(recipe: Recipe, quick: bool = False, seeds: int = 0, **changes: Any) ->
     >>> [settings.seed for _, settings in runs(load("table12"), quick=True, seeds=2)][:4]
     [0, 0, 0, 0]
     """
+    if seeds < 0:
+        raise InputError(message("a number of seeds from 1 on", str(seeds), "Leave it out for the recipe's own."))
     allowed = [entry.name for entry in fields(Settings) if entry.name in INCIDENTAL - {"seed"}]
     for name in changes:
         if name not in allowed:
@@ -439,12 +449,15 @@ def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | N
     if not recipe.measure:
         raise InputError(message("a recipe that is measured", recipe.name, "It is trained: see runs."))
     where, _, name = recipe.measure.partition(":")
+    given = {"quick": quick, "tick": tick or measures.silent}
     try:
         function = getattr(importlib.import_module(where), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(message(f"measure as MODULE:FUNCTION in {recipe.name}", str(error), "Mend it.")) from error
+        inspect.signature(function).bind(**given)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        expected = f"measure as MODULE:FUNCTION, of (quick, tick), in {recipe.name}"
+        raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Mend it.")) from error
     environment = measures.environment()
-    rows = function(quick=quick, tick=tick or measures.silent)
+    rows = function(**given)
     time = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Measurement(recipe.measure, rows, environment, time, quick)
 
@@ -705,6 +718,8 @@ def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
         return CellOutcome(cell, "not run")
     ours = last.rows[cell.row]
     about = CellOutcome(cell, "for comparison", ours=ours, n=1, where=(_machine(last, cell.row),), when=last.time)
+    if other and not last.rows[other.row]:
+        return replace(about, status=about.status if found.quick else "undecided", why=_without_ratio(other))
     judged = _by_factor(about, cell, other, ours / last.rows[other.row] if other else ours)
     return replace(judged, status="for comparison") if found.quick else judged
 
@@ -730,7 +745,10 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     other = found.against(cell)
     if other is not None:
         partners = found.values(other)
-        values = {seed: _apart(cell, value, partners[seed]) for seed, value in values.items() if seed in partners}
+        values = {seed: value for seed, value in values.items() if seed in partners}
+        if cell.compare == "factor" and any(not partners[seed] for seed in values):
+            return replace(about, status="stand-in" if found.quick else "undecided", why=_without_ratio(other))
+        values = {seed: _apart(cell, value, partners[seed]) for seed, value in values.items()}
         if not values:
             return replace(about, status="too few seeds", why=f"no seed in common with {other.name}")
     compared = statistics.fmean(values.values())
@@ -741,6 +759,10 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     else:
         judged = _by_points(about, cell, other, list(values.values()))
     return _and_saved(judged, found.recipe.tolerance_saved)
+
+
+def _without_ratio(other: Cell) -> str:
+    return f"{other.name} is 0 here, and so there is no ratio"
 
 
 def _apart(cell: Cell, value: float, partner: float) -> float:
@@ -755,7 +777,7 @@ def _by_factor(about: CellOutcome, cell: Cell, other: Cell | None, compared: flo
         return about
     wanted = cell.target / other.target if other and other.target else cell.target
     about = replace(about, wanted=wanted if other else None)
-    off = max(compared / wanted, wanted / compared)
+    off = max(compared / wanted, wanted / compared) if compared > 0 else math.inf
     text = f"{'ratio' if other else 'value'} {compared:.3g}, paper {wanted:.3g}: a factor of {off:.1f}"
     if math.isinf(cell.tolerance):
         return replace(about, why=text)

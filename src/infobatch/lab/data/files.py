@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,16 @@ def arrays(images: npt.NDArray[Any], labels: npt.NDArray[Any], where: tuple[Path
 
 def fingerprint(paths: Iterable[Path]) -> str:
     """As "train_x.npy sha256:6cb72fc6430f, train_y.npy ..."."""
-    return ", ".join(f"{path.name} {_short(path)}" for path in paths)
+    return ", ".join(f"{readable(path.name)} {_short(path)}" for path in paths)
+
+
+def readable(name: str) -> str:
+    """A file's name as text, which it need not be: bytes that are no UTF-8 are shown by their numbers.
+
+    >>> readable(os.fsdecode(b"caf\\xe9"))
+    'caf\\\\xe9'
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _short(path: Path) -> str:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from ...errors import InputError, message
 from ..tasks import Arrays
-from .files import Samples
+from .files import Samples, readable
 from .pictures import ENDINGS, Shape, View, centre_view, decode, random_view, stack
 
 WORDS = "train/CLASS/*.jpg and val/CLASS/*.jpg (or test/CLASS/*.jpg; png and others too)"
@@ -89,10 +89,10 @@ def in_memory(train: Listing, test: Listing, shape: Shape, classes: tuple[str, .
 
 
 def lists(folder: Path) -> tuple[Listing, Listing, tuple[str, ...]]:
-    """Training files, test files, and the names of the class folders in the order of their labels."""
+    """Training files, test files, and the names of the class folders, as text, in the order of their labels."""
     classes = class_names(folder / "train")
     test = next(folder / name for name in TESTS if (folder / name).is_dir())
-    return listing(folder / "train", classes), listing(test, classes), classes
+    return listing(folder / "train", classes), listing(test, classes), tuple(map(readable, classes))
 
 
 def class_names(root: Path) -> tuple[str, ...]:

@@ -81,5 +81,5 @@ def _header(path: Path) -> tuple[tuple[int, int], str]:
     try:
         with library.open(path) as image:
             return (image.width, image.height), str(image.mode)
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # as in decode
         raise broken(path, "a readable image", f"{type(error).__name__}: {error}") from error

@@ -8,12 +8,15 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...errors import InputError
 from ..tasks import Arrays
 from .files import Samples, absent, broken, fingerprint, package_missing
 from .pictures import Shape, decode, pillow, pixels, whole
@@ -43,15 +46,14 @@ def first_shape(folder: Path) -> Shape:
     path = _shards(folder, "train")[0]
     file = _open(path)
     column = _column(file, IMAGES, path)
-    for batch in file.iter_batches(batch_size=1, columns=[column]):
-        value = batch.to_pydict()[column][0]
-        data = value.get("bytes") if isinstance(value, dict) else value
-        if not isinstance(data, bytes):
-            raise broken(path, "encoded images", type(data).__name__)
-        grey = decode(data, path, "L", pixels)
-        with pillow().open(io.BytesIO(data)) as image:
-            return 1 if image.mode in ("1", "L") else 3, grey.shape[1], grey.shape[2]
-    raise broken(path, "rows", "none")
+    with _whole_file(path):
+        first = next(file.iter_batches(batch_size=1, columns=[column]), None)
+        if first is None or not first.num_rows:
+            raise broken(path, "rows", "none")
+        data = _encoded(first.to_pydict()[column][0], f"{path}, row 0")
+    grey = decode(data, path, "L", pixels)
+    with pillow().open(io.BytesIO(data)) as image:
+        return 1 if image.mode in ("1", "L") else 3, grey.shape[1], grey.shape[2]
 
 
 def class_names(path: Path) -> tuple[str, ...]:
@@ -61,36 +63,46 @@ def class_names(path: Path) -> tuple[str, ...]:
     try:
         notes = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
         return tuple(map(str, notes["info"]["features"][column]["names"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
 
 
 def values(path: Path, shape: Shape) -> tuple[Tensor, Tensor]:
     """Images and labels of one file."""
-    import pyarrow
-
     file = _open(path)
     columns = [_column(file, IMAGES, path), _column(file, LABELS, path)]
-    out = torch.empty((file.metadata.num_rows, *shape), dtype=torch.uint8)
     labels: list[int] = []
-    try:
+    with _whole_file(path):
+        out = torch.empty((file.metadata.num_rows, *shape), dtype=torch.uint8)
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             rows = batch.to_pydict()
             for image, label in zip(rows[columns[0]], rows[columns[1]], strict=True):
-                out[len(labels)] = _image(image, f"{path}, row {len(labels)}", shape)
-                if type(label) is not int:
-                    raise broken(f"{path}, row {len(labels)}", "a whole number as label", repr(label))
+                where = f"{path}, row {len(labels)}"
+                out[len(labels)] = whole(_encoded(image, where), where, shape)
+                if type(label) is not int or not -(2**63) <= label < 2**63:
+                    raise broken(where, "a whole number as label", repr(label))
                 labels.append(label)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise broken(path, "a whole parquet file", str(error)) from error
+        if len(labels) != len(out):
+            raise broken(path, f"{len(out)} rows", f"{len(labels)}")
     return out, torch.tensor(labels, dtype=torch.int64)
 
 
-def _image(value: Any, where: str, shape: Shape) -> Tensor:
+def _encoded(value: Any, where: str) -> bytes:
     data = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(data, bytes):
         raise broken(where, "an encoded image", "none" if data is None else type(data).__name__)
-    return whole(data, where, shape)
+    return data
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[None]:
+    """Whatever pyarrow makes of a file that is damaged, and torch of a number of rows that cannot be."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise broken(path, "a whole parquet file", f"{type(error).__name__}: {error}") from error
 
 
 def _join(paths: list[Path], shape: Shape) -> Arrays:
@@ -103,14 +115,11 @@ def _join(paths: list[Path], shape: Shape) -> Arrays:
 
 def _open(path: Path) -> Any:
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise package_missing("pyarrow", "parquet") from error
-    try:
+    with _whole_file(path):
         return parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise broken(path, "a whole parquet file", str(error)) from error
 
 
 def _column(file: Any, wanted: tuple[str, ...], path: Path) -> str:

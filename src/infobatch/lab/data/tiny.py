@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import folder as folders
-from .files import Samples, broken
+from .files import Samples, broken, readable
 from .pictures import Shape
 
 WORDS = "train/WNID/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt (as in tiny-imagenet-200)"
@@ -42,9 +42,9 @@ def annotated(root: Path, wnids: tuple[str, ...]) -> folders.Listing:
 def words(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
     """The first word for each class; its wnid where there is none, and beside it where two classes share one."""
     if not path.is_file():
-        return wnids
+        return tuple(map(readable, wnids))
     known = dict(line.split("\t", 1) for line in _text(path).splitlines() if "\t" in line)
-    first = [known.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    first = [known.get(wnid, readable(wnid)).split(",")[0].strip() for wnid in wnids]
     return tuple(
         f"{word} ({wnid})" if first.count(word) > 1 else word for word, wnid in zip(first, wnids, strict=True)
     )

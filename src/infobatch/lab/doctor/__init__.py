@@ -31,7 +31,7 @@ from . import findings
 from .bench import Bench
 from .case import Case, find, load
 from .findings import Check, Status
-from .trials import Trial, tail
+from .trials import Trial
 
 __all__ = ["Check", "Diagnosis", "Status", "examine"]
 
@@ -82,22 +82,24 @@ def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagno
             given = load(target)
         except InputError:
             raise
-        except Exception as error:
-            return Diagnosis(target, "none", 0, 0, (Check("import", "problem", tail(error), findings.YOURS),))
+        except (Exception, SystemExit) as error:
+            return Diagnosis(target, "none", 0, 0, (findings.no_import(error),))
         return _diagnose(target, find(given), epochs, limit, Path(folder))
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """The current folder can be imported from, and random numbers go on afterwards as if nothing had been drawn."""
-    path, python, numpys = list(sys.path), random.getstate(), np.random.get_state()
+    """The current folder can be imported from, by a script that sees none of our own words as its arguments; and
+    random numbers go on afterwards as if nothing had been drawn."""
+    path, words, python, numpys = list(sys.path), list(sys.argv), random.getstate(), np.random.get_state()
     sys.path.insert(0, str(Path.cwd()))
+    del sys.argv[1:]
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfoBatchWarning)  # they would speak of losses that are running numbers
             yield
     finally:
-        sys.path[:] = path
+        sys.path[:], sys.argv[:] = path, words
         random.setstate(python)
         np.random.set_state(numpys)
 

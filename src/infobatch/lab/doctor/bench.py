@@ -148,7 +148,7 @@ def probe(case: Case, size: int) -> Order:
         exchanged = [
             _collated(case, [*samples[:at], samples[at - 1], *samples[at + 1 :]]) for at in range(len(samples))
         ]
-    except Exception:
+    except (Exception, SystemExit):
         return "unknown"  # it ran in the loader, but not here
     found = {_order_of(usual[where], turned.get(where), [other.get(where) for other in exchanged]) for where in usual}
     for order in ("changed", "mixed", "kept"):

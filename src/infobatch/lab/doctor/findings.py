@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from .bench import Order
 from .case import Case, holds_pruned
-from .trials import Trial
+from .trials import Trial, tail
 
 Status = Literal["ok", "warning", "problem", "not checkable"]
 
@@ -33,6 +33,14 @@ class Check:
     means: str = ""
     mend: str = ""
     """What to do, as lines of code where they say it best."""
+
+
+def no_import(error: BaseException) -> Check:
+    if isinstance(error, SystemExit):
+        seen = f"{tail(error)}\nIt ends the program while it is imported, or while the loader is made."
+        mend = 'Put the part that ends it under: if __name__ == "__main__":'
+        return Check("import", "problem", seen, YOURS, mend)
+    return Check("import", "problem", tail(error), YOURS)
 
 
 # ---- what can be seen before a pass ----------------------------------------------------------------------------
@@ -170,7 +178,7 @@ def passes(case: Case, trial: Trial) -> Check:
 def _out_of_range(dataset: Any, index: int) -> bool:
     try:
         dataset[index]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return isinstance(error, IndexError)
     return False
 

@@ -170,7 +170,7 @@ class Trial:
         except InfoBatchError as error:
             if not walk.error:
                 walk.error, walk.error_at = str(error), len(walk.counts) + 1
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             walk.crash = tail(error)
             traceback.clear_frames(error.__traceback__)  # they hold the loader's iterator, and that holds workers
         return walk
