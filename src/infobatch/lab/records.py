@@ -123,8 +123,9 @@ class Recorder:
 
 
 def line(fact: Fact) -> str:
-    """One line of standard JSON: what is not finite becomes null."""
-    return json.dumps(_finite(fact), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    """One line of standard JSON in UTF-8: what is not finite becomes null, half a pair of characters its number."""
+    text = json.dumps(_finite(fact), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(path: str | os.PathLike[str]) -> Run:
@@ -206,7 +207,7 @@ def _facts(path: Path) -> Iterator[tuple[int, Fact]]:
                 fact = json.loads(raw.decode("utf-8"))
                 if not isinstance(fact, dict):
                     raise ValueError("not an object")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not raw.endswith(b"\n"):
                     return  # torn by a crash while it was written
                 raise _damaged(path, number, f"is not a JSON object ({error})") from error

@@ -420,7 +420,7 @@ class Training:
         }
 
     def _sample(self, index: int, kept: int, loss: float) -> Fact:
-        fact: Fact = {"index": index, "kept": kept, "loss": loss}
+        fact: Fact = {"index": index, "kept": kept, "loss": loss if math.isfinite(loss) else None}
         train = self.whole.train
         if isinstance(train, Arrays):
             label = int(train.labels[index]) if train.labels.dim() == 1 else None
@@ -614,8 +614,7 @@ def _fitting() -> Iterator[None]:
     except InfoBatchError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        why = f"{type(error).__name__}: {error}".splitlines()
-        got = f"another ({' '.join(why[:2])})"
+        got = f"another ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         raise StateError(message("the checkpoint of this net and this run", got, "Nothing was loaded.")) from error
 
 
