@@ -139,6 +139,14 @@ def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, metho
             assert told == pytest.approx(again[-1]["seconds"][part], abs=1e-4)
 
 
+def test_a_run_with_epochs_of_one_batch_can_be_stopped(tmp_path: Path) -> None:
+    settings = Settings.of({**QUICK, "batch_size": 150})
+    first = list(training.run(settings, task=made(), keep=tmp_path / "c.pt", stop=lambda: True))
+    assert [fact["kind"] for fact in first] == ["start", "epoch", "pause"]
+    second = list(training.run(settings, task=made(), keep=tmp_path / "c.pt", resume=True))
+    assert second[-1]["test_loss"] == facts(batch_size=150)[-1]["test_loss"]
+
+
 @pytest.mark.parametrize("feed", ["resident", "loader"])
 def test_no_loader_draws_from_the_global_generator(feed: str) -> None:
     lab = training.Training(Settings.of({**QUICK, "feed": feed, "method": "kakurenbo"}), made())
@@ -257,6 +265,27 @@ def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> N
             assert [piece.indices.tolist() for piece in seen] == 3 * [first.tolist()]
     assert not training.capturable(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
     assert not training.capturable(made(), Settings.of(QUICK), torch.device("cpu"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("batch", [16, 70, 150, 151])
+def test_on_a_gpu_a_run_is_the_same_with_a_graph_and_without_and_half_and_half(
+    tmp_path: Path, optimizer: str, batch: int
+) -> None:
+    rate = 0.05 if optimizer == "sgd" else 0.001
+    with_graph = Settings.of({**QUICK, "method": "full", "batch_size": batch, "optimizer": optimizer, "lr": rate})
+    without = with_graph.but(graph=False)
+    losses = []
+    for first, second in ((with_graph, with_graph), (without, without), (with_graph, without), (without, with_graph)):
+        calls, path = iter(range(5)), tmp_path / "c.pt"
+        told = list(training.run(first, task=made(), keep=path, stop=lambda calls=calls: next(calls, None) is None))
+        assert told[-1]["kind"] == "pause"
+        told += training.run(second, task=made(), keep=path, resume=True)
+        losses.append([fact["train_loss"] for fact in told if fact["kind"] == "epoch"])
+        assert told[0]["environment"]["graph"] == (first.graph and batch <= 150)
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], rel=1e-2)
 
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])

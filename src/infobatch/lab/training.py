@@ -69,15 +69,22 @@ def run(
         yield {"kind": "resume", "time": now(), "epoch": training.train_data.epoch, "environment": training.place()}
     else:
         yield training.start(name)
-    saved = perf_counter()
+    saved, asked = perf_counter(), False
+
+    def ask() -> bool:
+        nonlocal asked
+        asked = asked or stop()
+        return asked
+
     while not training.over:
-        fact = training.epoch(stop)
-        if fact is None:
+        fact = training.epoch(ask)
+        if fact is not None:
+            yield fact  # written down before the checkpoint: an epoch may be told twice, but never lost
+        if asked and not training.over:
             if path is not None:
                 checkpoint.save(training.state(), path)
             yield {"kind": "pause", "time": now(), "epoch": training.train_data.epoch}
             return
-        yield fact  # written down before the checkpoint: an epoch may be told twice, but never lost
         if path is not None and not training.over and perf_counter() - saved > CHECKPOINT_SECONDS:
             checkpoint.save(training.state(), path)
             saved = perf_counter()
