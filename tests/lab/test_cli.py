@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,12 @@ from rich.console import Console
 from infobatch import methods
 from infobatch.cli import main
 from infobatch.cli.app import COMMANDS, app
+from infobatch.cli.looking import _looks
 from infobatch.cli.options import field_docs
 from infobatch.cli.screen import EVERY, Bars, Count, Lines, duration
+from infobatch.cli.tables import comparison
+from infobatch.lab.bench import PLAN, Series, note_look
+from infobatch.lab.comparison import compare
 from infobatch.lab.recipes import load
 from infobatch.lab.records import Run, read, read_many
 from infobatch.lab.settings import Settings
@@ -303,10 +307,41 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     assert labels == [(label, seed) for seed in (3, 4) for label in ("full", "infobatch", "random")]
     assert read("runs/mine/infobatch-seed3").start["time"] == before
     assert say("compare", "--resume", "runs/mine", "--methods", "infobach")[0] == 2
-    assert json.loads(Path("runs/mine/comparison.json").read_text())["methods"] == ["infobatch", "random"]
+    plan = json.loads(Path("runs/mine/comparison.json").read_text())
+    assert plan["methods"] == ["infobatch", "random"]
+    told = json.loads(out)["comparison"]
+    assert plan["looks"] == told["looks"] == [2]
+    assert told["interval_level"] == told["level"] == 0.95
+    Path("runs/mine/comparison.json").write_text(json.dumps({**plan, "looks": [2, 5]}))
+    out = say("report", "runs/mine/full-seed3", "runs/mine", "-o", "page.html")[1]
+    twice = "You have looked 2 times, at 2, 5 seeds, so the intervals are at 98.33 % in place of 95 %"
+    assert twice in out
+    assert "with intervals at 98.33 %" in out
+    assert "none is corrected for the number of methods compared" in out
+    assert twice in Path("page.html").read_text()
     code, _, err = say("compare", "--resume", "runs/mine", "--lr", "0.3")
     assert code == 2
     assert "got --lr" in err
+
+
+def test_looks_at_a_comparison_are_counted() -> None:
+    """Each number of seeds is a look, but for one seed, which shows no verdict."""
+    folder = Path("runs/mine")
+    Series(Settings(), ("infobatch",), (0,)).begin(folder)
+    looks = []
+    for seeds in (1, 2, 2, 5, 5):
+        series = replace(Series.load(folder), seeds=tuple(range(seeds)))
+        series.save(folder)
+        looks.append(note_look(folder))
+    assert looks == [(), (2,), (2,), (2, 5), (2, 5)]
+    written_before = json.loads((folder / PLAN).read_text())
+    del written_before["looks"]
+    (folder / PLAN).write_text(json.dumps(written_before))
+    assert Series.load(folder).looks == (5,)
+    records = [Path("runs/other/full-seed0/record.jsonl"), folder / "full-seed0" / "record.jsonl"]
+    assert (_looks(records), _looks(records[:1])) == ((5,), None)
+    (folder / PLAN).write_text("damaged")
+    assert _looks(records) is None
 
 
 def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
@@ -468,6 +503,17 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert {run["label"] for run in told["runs"]} == {"full", "infobatch"}
     assert "infobatch" in (place / told["report"]).read_text()
     assert "one seed: no verdict" in say("report", "runs/mine", "-o", "page.html")[1]
+    broken = place / "runs" / "mine" / "full-seed0" / "record.jsonl"
+    broken.write_text(broken.read_text().replace('"lr":0.05', '"lr":null', 1))
+    code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert [run["label"] for run in told["runs"]] == ["infobatch"]
+    assert err == f"infobatch: left out: {told['unreadable'][0]}\n"
+    assert "runs/mine/full-seed0/record.jsonl, whose line 1 has settings" in err
+    code, _, err = say("report", "runs/mine/full-seed0", "-o", "page.html")
+    assert code == 2
+    assert "runs/mine/full-seed0/record.jsonl, whose line 1 has settings" in err
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -520,12 +566,27 @@ def test_doctor_finds_what_is_wrong_and_exits_with_it(say: Any, place: Path) -> 
         assert check["mend"].splitlines()[0] in out
 
 
-def test_json_stands_alone_whatever_a_module_prints(say: Any, place: Path) -> None:
-    (place / "toy.py").write_text(TOY + "\nprint('a word')\n")
-    code, out, err = say("train", "--task", "toy:make", "--json")
-    assert code == 0
+LOUD = """
+import ctypes, os
+print("a word")
+os.write(1, b"raw bytes")
+ctypes.CDLL(None).printf(b"held back by C")
+os.system("echo from another process")
+"""
+
+
+@pytest.mark.parametrize("option", ["--json", "--json=true"])
+def test_json_stands_alone_whatever_a_module_prints(
+    place: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    (place / "toy.py").write_text(TOY + LOUD)
+    assert main(["train", "--task", "toy:make", option]) == 0
+    out, err = capfd.readouterr()
     assert json.loads(out)["finished"]
-    assert "a word" in err
+    for words in ("a word", "raw bytes", "held back by C", "from another process"):
+        assert words in err
+    assert main(["methods"]) == 0
+    assert "infobatch" in capfd.readouterr().out  # as before
 
 
 def test_hooks_by_name(say: Any, place: Path) -> None:
@@ -617,6 +678,25 @@ def test_the_list_of_recipes(say: Any) -> None:
     names = [line.split()[0] for line in out.splitlines() if line.strip()]
     assert {"table1", "table11", "figure4"} <= set(names)
     assert "waits for" in " ".join(out.split())
+
+
+def test_numbers_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = []
+    for method, metric, took in (("full", 90.0, 10.0), ("random", 89.999, 7.0)):
+        for seed in range(3):
+            end = {"metric": metric + seed + 0.003 * (seed % 2), "saved": -0.0, "steps": 10}
+            end["seconds"] = {"total": took + seed + 0.5, "setup": 0.5, "selection": 1.0}
+            start = {
+                "settings": Settings(method=method, seed=seed, compensate="loss").plain(),
+                "metric": "accuracy, %",
+            }
+            runs.append(Run(f"{method}{seed}", start, end=end))
+    comparison(compare(runs))
+    out = capsys.readouterr().out
+    assert "-0.00" not in out
+    assert "-0.0 " not in out
+    assert re.search(r"random +3 +91\.00 ± 1\.00 +0\.0 +10 +8\.0 ± 1\.0 +0\.00 \[0\.00, 0\.00\]", out)
+    assert "corrected" not in out  # there is one verdict
 
 
 # ---- the screen ------------------------------------------------------------------------------------------

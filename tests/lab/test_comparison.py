@@ -6,14 +6,16 @@ import json
 import math
 import random
 import statistics
+from collections import Counter, defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from infobatch.errors import InputError
 from infobatch.lab import comparison
-from infobatch.lab.comparison import Difference, compare, group, interval, judge, more_seeds, student
+from infobatch.lab.comparison import Difference, compare, group, interval, judge, level_at, more_seeds, student, told
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings
 
@@ -25,7 +27,7 @@ def made(method: str, seed: int, metric: float | None, **changes: Any) -> Run:
     }  # fmt: skip
     source, name, finished = changes.pop("source", ""), changes.pop("name", None), changes.pop("finished", True)
     time = changes.pop("time", "")
-    settings = Settings(method=method, seed=seed, **changes)
+    settings = Settings(**{"method": method, "seed": seed, "compensate": "loss", **changes})
     start = {"settings": settings.plain(), "metric": "accuracy, %", "source": source, "time": time}
     return Run(name or f"{method}-{seed}", start, end=end if finished else None)
 
@@ -34,8 +36,8 @@ def many(method: str, metrics: list[float], **changes: Any) -> list[Run]:
     return [made(method, seed, metric, **changes) for seed, metric in enumerate(metrics)]
 
 
-def differing(values: list[float]) -> Difference:
-    low, high = interval(values, 0.95)
+def differing(values: list[float], look: int = 1) -> Difference:
+    low, high = interval(values, level_at(0.95, look))
     return Difference(tuple(range(len(values))), statistics.fmean(values), statistics.stdev(values), low, high)
 
 
@@ -97,6 +99,55 @@ def test_wrong_verdicts_stay_rare_where_accuracies_are_counts() -> None:
         assert harmful.get("lossless", 0) + harmful.get("better", 0) <= 0.05
 
 
+def ever_shown(truth: float, first: int, more: int | None, rounds: int = 1000, most: int = 250) -> dict[str, float]:
+    """Shares of the verdicts that a person comes to who looks, adds seeds and looks again until there is one: as many
+    seeds as the verdict asks for, or always the same number."""
+    draw, shown = np.random.default_rng(4), Counter[str]()
+    for _ in range(rounds):
+        values, n, look = draw.normal(truth, 0.6, most), first, 1
+        while n <= most:
+            mean, std = float(values[:n].mean()), float(values[:n].std(ddof=1))
+            half = student(n - 1, level_at(0.95, look)) * std / math.sqrt(n)
+            verdict = judge(Difference(tuple(range(n)), mean, std, mean - half, mean + half), 0.3, 0.95, look)
+            if verdict.more is None:
+                shown[verdict.kind] += 1
+                break
+            n, look = n + (more or verdict.more), look + 1
+    return defaultdict(float, {kind: count / rounds for kind, count in shown.items()})
+
+
+@pytest.mark.parametrize("first", [2, 3, 5])
+@pytest.mark.parametrize("more", [None, 5])
+def test_looking_again_and_again_keeps_the_promise(first: int, more: int | None) -> None:
+    """With the same interval at each look, these shares are 6 to 11 %."""
+    harmless, harmful = ever_shown(0.0, first, more), ever_shown(-0.3, first, more)
+    assert harmless["worse"] <= 0.05
+    assert harmful["lossless"] + harmful["better"] <= 0.05
+    assert harmless["lossless"] + harmless["better"] > 0.8  # and it does end
+
+
+def test_looks_widen_the_intervals_and_are_told() -> None:
+    full, pruned = [90.0, 95.0, 92.0, 97.0], [90.5, 95.1, 91.6, 96.7]
+    runs = many("full", full) + many("random", pruned)
+    first, again = compare(runs, looks=()), compare(runs, looks=(2, 4))
+    for found, level, looks in ((first, 0.95, (4,)), (again, 1 - 0.05 / 3, (2, 4)), (compare(runs), 0.95, None)):
+        paired = stats.ttest_rel(pruned, full).confidence_interval(level)
+        difference = found.rows[1].difference
+        assert difference is not None
+        assert (difference.low, difference.high) == pytest.approx((paired.low, paired.high))
+        assert (found.level, found.interval_level, found.looks) == (0.95, pytest.approx(level), looks)
+        assert found.looked.startswith("The level holds for a number of seeds fixed beforehand.")
+    assert "You have looked once." in first.looked
+    assert "You have looked 2 times, at 2, 4 seeds, so the intervals are at 98.33 % in place of 95 %" in again.looked
+    assert "not recorded: one look is assumed" in compare(runs).looked
+    assert compare(runs, looks=(2,)).looks == (2, 4)  # a look that is not yet noted is one, too
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert [told("{:+.2f}", value) for value in (-0.001, 0.001, -0.006)] == ["0.00", "0.00", "-0.01"]
+    assert told("{:.2f}", math.nan) == "nan"
+
+
 def test_enough_seeds_do_decide() -> None:
     harmless = verdicts(0.0, spread=0.2, n=20)
     assert harmless["lossless"] + harmless["better"] > 0.99
@@ -147,7 +198,7 @@ def test_seeds_needed_come_out_right_on_average() -> None:
         if verdict.more is not None:
             asked += 1
             values += [draw.gauss(0.0, 0.5) for _ in range(verdict.more)]
-            decided += judge(differing(values), 0.3, 0.95).kind != "undecided"
+            decided += judge(differing(values, look=2), 0.3, 0.95, look=2).kind != "undecided"
     assert asked > 200
     assert decided / asked > 0.4
 
@@ -199,7 +250,7 @@ def test_runs_without_a_metric_are_named_and_no_verdict_is_drawn_past_them() -> 
     assert any("infobatch-4" in note and "finite" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("metric", [math.nan, math.inf, "high", True])
+@pytest.mark.parametrize("metric", [math.nan, math.inf, "high", True, 10**400, -1e308])
 def test_what_is_no_finite_number_is_no_metric(metric: Any) -> None:
     assert comparison.metric_of(made("full", 0, metric)) is None
 

@@ -94,6 +94,7 @@ def test_verdicts_stand_in_words(page: str) -> None:
     assert re.search(r"worse by 0\.5\d points", text)
     assert "full, steps of infobatch" in text
     assert "against full data with as many steps: +1.97" in text
+    assert "How often these runs were looked at is not recorded: one look is assumed." in text
 
 
 def test_curves_are_means_over_runs(runs: list[Run], page: str) -> None:
@@ -124,9 +125,8 @@ def test_cost_and_time_are_those_of_the_records(runs: list[Run], page: str) -> N
     assert float(control["samples trained on, % of full data"]) == pytest.approx(100 * 22 / 30, rel=1e-4)
     assert float(row["accuracy, %"]) == pytest.approx(np.mean([end["metric"] for end in ends(runs, "infobatch")]))
     row = next(row for row in table(page, "seconds") if row["method"] == "infobatch")
-    assert sum(float(row[name]) for name in ("steps", "data", "tests", "planning", "setup", "the rest")) == (
-        pytest.approx(float(row["total"]), rel=1e-4)
-    )
+    parts = ("steps", "data", "tests", "planning", "selection", "setup", "the rest")
+    assert sum(float(row[name]) for name in parts) == pytest.approx(float(row["total"]), rel=1e-4)
     assert float(row["planning"]) == pytest.approx(0.012 * 30, rel=1e-4)
     row = next(row for row in table(page, "savings") if row["method"] == "infobatch")
     times = [[end["seconds"] for end in ends(runs, name)] for name in ("infobatch", "full")]
@@ -146,6 +146,30 @@ def test_classes_are_those_of_the_records(runs: list[Run], page: str) -> None:
     apart = np.array([end["class_metric"] for end in ends(runs, "random")])
     apart -= np.array([end["class_metric"] for end in ends(runs, "full")])
     assert [change[name] for name in CLASSES] == pytest.approx(apart.mean(0), abs=1e-4)
+
+
+def test_a_class_without_a_metric_has_no_row() -> None:
+    """As one that no test sample is of."""
+    both = []
+    for method in ("full", "infobatch"):
+        start, *middle, end = facts(method, **SMALL)
+        end["class_metric"][3] = None
+        end["seconds"] |= {"selection": 5.0, "total": end["seconds"]["total"] + 5.0}
+        both.append(made([start, *middle, end]))
+    page = report.html(both)
+    change = {row["class"]: row["points"] for row in table(page, "class-change")}
+    assert [name for name, points in change.items() if not points] == [CLASSES[3]]
+    shown = {key: {text.text for text in drawing(page, key).iter("text")} for key in ("class-change", "class-saving")}
+    assert CLASSES[3] in shown["class-saving"]
+    assert {CLASSES[2], CLASSES[3]} & shown["class-change"] == {CLASSES[2]}
+    assert CLASSES[3] not in {row["class"] for row in table(page, "class-both")}
+    (spent,) = (end["seconds"] for end in ends(both, "infobatch"))
+    row = next(row for row in table(page, "seconds") if row["method"] == "infobatch")
+    assert float(row["selection"]) == 5.0
+    assert float(row["the rest"]) == pytest.approx(0, abs=1e-3)
+    took = spent["total"] - spent["setup"]
+    row = next(row for row in table(page, "savings") if row["method"] == "infobatch")
+    assert float(row["spent on choosing, %"]) == pytest.approx(100 * (5 + spent["planning"]) / took, rel=1e-4)
 
 
 def test_full_data_cut_short_counts_as_no_method_and_prunes_nothing(runs: list[Run], page: str) -> None:
@@ -339,6 +363,17 @@ def test_no_name_can_leave_its_place() -> None:
     assert page.count("</style>") == page.count("</title>") == 1
     text = Reader(page).text
     assert all(text.count(attack) > 50 for attack in ATTACKS)  # shown as they are
+
+
+def test_what_no_page_can_hold_is_left_out_of_names() -> None:
+    odd, plain = "a\x00b\x07\x1b[31m\ufffe\ud800 c\td", "ab[31m c d"
+    start, *facts_of_it, samples, end = spoiled(SHORT, odd)
+    page = report.html([Run(odd, start, facts_of_it, samples, end)])
+    page.encode()  # half of a pair has no bytes
+    assert set(re.findall(r"[\x00-\x1f]", page)) <= set("\n\t")
+    assert plain in Reader(page).text
+    assert [row["class"] for row in table(page, "class-saving")] == ["ab[31m c\td"] * len(CLASSES)
+    assert [text.text for text in drawing(page, "class-saving").iter("text")].count(plain) == len(CLASSES)
 
 
 def test_numbers_behind_a_figure_cannot_become_formulas() -> None:

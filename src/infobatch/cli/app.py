@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 from cyclopts import App, CycloptsError
@@ -40,9 +41,9 @@ def run(words: Sequence[str]) -> int:
     warnings.showwarning = _warn
     out = sys.stdout
     try:
-        # what a person's own module prints must not get between a machine and its JSON
-        with redirect_stdout(sys.stderr) if "--json" in words else nullcontext():
-            answer = app(words) or Answer()  # none after --help
+        command, bound, _ = app.parse_args(words)
+        with _all_to_stderr() if bound.arguments.get("json") else nullcontext():
+            answer = command(*bound.args, **bound.kwargs) or Answer()  # none after --help
         if answer.plain is not None:
             out.write(line(answer.plain))
             out.flush()
@@ -57,6 +58,22 @@ def run(words: Sequence[str]) -> int:
         return 1
     except OSError as error:
         return _complain(str(error))
+
+
+@contextmanager
+def _all_to_stderr() -> Iterator[None]:
+    """What a person's own module, a library in C or another process prints never gets between a machine and its
+    JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # C holds text back, and would print it at the end of the process
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _complain(text: str) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from ..cards import CARDS
-from ..errors import InputError, message
+from ..errors import InputError, StateError, message
+from ..lab.bench import PLAN, Series
 from ..lab.catalogue import TASKS, TaskInfo, there
-from ..lab.records import read_many
+from ..lab.records import Run, files, read_file
 from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
@@ -37,16 +41,47 @@ def report(
 
     if not paths:
         raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
-    found = read_many(*paths)
-    margin, level = 0.3 if margin is None else margin, 0.95 if level is None else level
-    judged = compare(found, margin=margin, level=level)
-    page.write(found, output, margin=margin, level=level)
+    kept = files(*paths)
+    found, unreadable = _read(kept)
+    rules: dict[str, Any] = {
+        "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level, "looks": _looks(kept),
+    }  # fmt: skip
+    judged = compare(found, **rules)
+    page.write(found, output, **rules)
     if json:
-        told = {"report": str(output), "runs": [plain(one) for one in found], "comparison": judged.plain()}
-        return Answer(plain=told)
+        told = {"report": str(output), "runs": [plain(one) for one in found], "unreadable": unreadable}
+        return Answer(plain={**told, "comparison": judged.plain()})
     tables.comparison(judged)
     tables.say(f"Report:     {output}")
     return Answer()
+
+
+def _read(kept: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs of all records that are whole, and what is wrong with the others."""
+    found: list[Run] = []
+    damaged: list[StateError] = []
+    for file in kept:
+        try:
+            found += list(read_file(file))
+        except StateError as error:
+            damaged.append(error)
+    if damaged and not found:
+        raise damaged[0]
+    unreadable = list(map(str, damaged))
+    for text in unreadable:
+        print(f"infobatch: left out: {text}", file=sys.stderr)
+    return found, unreadable
+
+
+def _looks(kept: Sequence[Path]) -> tuple[int, ...] | None:
+    """The looks at the comparison that these records are of, or at the one of several with most; None where none
+    is told."""
+    looks = []
+    for folder in dict.fromkeys(file.parent.parent for file in kept):
+        if (folder / PLAN).is_file():
+            with suppress(StateError):  # a damaged plan, beside runs that are whole
+                looks.append(Series.load(folder).looks)
+    return max(looks, key=len, default=None)
 
 
 def estimate(

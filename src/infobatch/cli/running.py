@@ -158,10 +158,11 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     told = {"folder": str(folder), "finished": finished, "runs": [plain(one) for one in done]}
     if not finished:
         return _paused(again, told if json else None)
-    found = compare(done, margin=series.margin, level=series.level)
+    rules: dict[str, Any] = {"margin": series.margin, "level": series.level, "looks": bench.note_look(folder)}
+    found = compare(done, **rules)
     if not json:
         tables.comparison(found)
-    report.write(done, folder / REPORT, margin=series.margin, level=series.level)
+    report.write(done, folder / REPORT, **rules)
     if json:
         return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
     asked = {label(one) for one in series.settings()}

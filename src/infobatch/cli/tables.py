@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..lab.comparison import percent, told
+
 if TYPE_CHECKING:
     from ..lab.comparison import Comparison, Difference, Row
     from ..lab.doctor import Diagnosis
@@ -86,34 +88,44 @@ def comparison(found: Comparison) -> None:
     else:
         gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", equal))
         for row in rows:
-            told = dict(zip(columns, row, strict=True))
-            apart = f"; {equal} {told[equal]}" if equal in gone and told[equal] else ""
-            say(f"{told['method']}: {told[verdict]}{apart}")
-    level = f"{100 * found.level:g} %"
+            words = dict(zip(columns, row, strict=True))
+            apart = f"; {equal} {words[equal]}" if equal in gone and words[equal] else ""
+            say(f"{words['method']}: {words[verdict]}{apart}")
+    level = percent(found.interval_level)
     say(f"Differences are to {found.baseline} with the same seeds, in points, with intervals at {level}.")
+    judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
+    if judged:
+        say(found.looked)
+    if judged > 1:
+        say("Each verdict stands by itself: none is corrected for the number of methods compared.")
     say(*(f"Note: {note}" for note in found.notes))
 
 
 def _compared(row: Row) -> tuple[str, ...]:
-    spread = f" ± {row.std:.2f}" if row.std is not None else ""
     return (
         row.label,
         str(row.n),
-        f"{row.mean:.2f}{spread}" if row.mean is not None else "-",
-        f"{100 * row.saved:.1f}" if row.saved is not None else "-",
+        _spread("{:.2f}", row.mean, row.std),
+        told("{:.1f}", 100 * row.saved) if row.saved is not None else "-",
         f"{row.steps:,.0f}" if row.steps is not None else "-",
-        f"{row.seconds:.1f}" if row.seconds is not None else "-",
+        _spread("{:.1f}", row.seconds, row.seconds_std),
         _apart(row.difference),
         _apart(row.same_steps),
         row.verdict.text,
     )
 
 
+def _spread(form: str, mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return "-"
+    return told(form, mean) + (f" ± {form.format(std)}" if std is not None else "")
+
+
 def _apart(found: Difference | None) -> str:
     if found is None:
         return ""
-    interval = f" [{found.low:+.2f}, {found.high:+.2f}]" if found.low is not None and found.high is not None else ""
-    return f"{found.mean:+.2f}{interval}"
+    mean, *ends = (told("{:+.2f}", end) for end in (found.mean, found.low, found.high) if end is not None)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
 def outcome(found: Outcome) -> None:
@@ -140,16 +152,16 @@ def outcome(found: Outcome) -> None:
 def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     cell = row.cell
     paper = str(cell.expect or "") if cell.paper is None else f"{cell.paper:g}"
-    ours = "" if row.ours is None else f"{row.ours:.4g}"
-    told = f"{row.text}: {row.why}" if row.why else row.text
+    ours = "" if row.ours is None else told("{:.4g}", row.ours)
+    words = f"{row.text}: {row.why}" if row.why else row.text
     return (
         cell.name,
         paper + (f" ± {cell.spread:g}" if cell.spread is not None else ""),
         ours + (f" ± {row.std:.2g}" if row.std is not None else ""),
         str(row.n or ""),
         "" if cell.saved is None else f"{cell.saved:.1f}",
-        "" if row.saved is None else f"{row.saved:.1f}",
-        told if wide else row.status,
+        "" if row.saved is None else told("{:.1f}", row.saved),
+        words if wide else row.status,
     )
 
 
@@ -169,7 +181,7 @@ def estimates(found: Sequence[Estimate]) -> None:
     rows = [
         (
             one.method,
-            f"{100 * one.saved:.1f}" + (f" ± {100 * one.spread:.1f}" if one.spread >= 5e-4 else ""),
+            told("{:.1f}", 100 * one.saved) + (f" ± {100 * one.spread:.1f}" if one.spread >= 5e-4 else ""),
             f"{one.effective_size:,.0f}",
             f"{one.noise:.2f}",
             f"{one.largest_weight:.2f}",

@@ -11,8 +11,13 @@ Student's, of the paired differences. It alone decides, never the mean:
     whole interval below 0, its lower end below -margin   worse
     else                                                  not enough seeds
 
-A method that does no harm is called worse in at most (1 - level) / 2 of all comparisons, and one that loses the whole
-margin is called lossless as seldom. Each row stands by itself: of forty harmless methods one will look worse.
+With a number of seeds fixed beforehand, a method that does no harm is called worse in at most (1 - level) / 2 of all
+comparisons, and one that loses the whole margin is called lossless as seldom. Whoever looks, adds seeds and looks
+again has more chances to be wrong, so intervals get wider with each look: ``level_at``. However often one looks, such
+a verdict is shown in at most 1 - level of all comparisons. That is arithmetic where numbers of seeds are set
+beforehand; where each look adds the seeds that the last verdict asked for, tests/lab/test_comparison.py measures it.
+
+Each row stands by itself: of forty harmless methods one will look worse.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "
 """Settings that change what a run costs or shows, and not what it learns."""
 WITHOUT_SPREAD = 4
 """Differences all alike have no spread to judge by. Accuracies are counts, so two or three alike are common."""
+LARGEST = 1e150
 SAME_STEPS = 0.02
 """How near a control's number of steps must be to the method's, as a share."""
 
@@ -89,16 +95,42 @@ class Comparison:
     metric: str
     margin: float
     level: float
+    looks: tuple[int, ...] | None
+    """The numbers of seeds at which verdicts were shown, this time included; None where that is not recorded."""
+    interval_level: float
+    """Of the intervals: the level of one look, more with each further look."""
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
+
+    @property
+    def looked(self) -> str:
+        """What the level is worth after so many looks, in words."""
+        holds = "The level holds for a number of seeds fixed beforehand."
+        if self.looks is None:
+            return f"{holds} How often these runs were looked at is not recorded: one look is assumed."
+        if len(self.looks) < 2:
+            return f"{holds} You have looked once." if self.looks else f"{holds} With one seed there is no verdict."
+        seeds = ", ".join(map(str, self.looks))
+        wider = f"so the intervals are at {percent(self.interval_level)} in place of {percent(self.level)}"
+        whole = f"over all looks a wrong verdict comes in at most {percent(1 - self.level)} of comparisons"
+        return f"{holds} You have looked {len(self.looks)} times, at {seeds} seeds, {wider}: {whole}."
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, level: float = 0.95) -> Comparison:
-    """Every label against full data with the same settings and seeds."""
+def compare(
+    runs: Iterable[Run],
+    baseline: str = "full",
+    margin: float = 0.3,
+    level: float = 0.95,
+    looks: Iterable[int] | None = None,
+) -> Comparison:
+    """Every label against full data with the same settings and seeds.
+
+    ``looks`` are the numbers of seeds at which verdicts were shown before; without them this is the only look.
+    """
     runs = list(runs)
     if not runs:
         raise InputError(message("runs to compare", "none", "Train some first: infobatch compare."))
@@ -112,24 +144,28 @@ def compare(runs: Iterable[Run], baseline: str = "full", margin: float = 0.3, le
     for name, members in sets.items():
         good[name], said = _usable(name, members)
         notes += said
+    seeds = {run.settings.seed for members in good.values() for run in members}
+    taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
+    look = max(1, len(taken or ()))
+    held = level_at(level, look)
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
     rows = []
     for name, members in sets.items():
         against = _baseline_of(members[0], sets, baseline)
         partners = good.get(against, [])
-        difference = _paired(good[name], _by_seed(partners), level)
+        difference = _paired(good[name], _by_seed(partners), held)
         if against == name:
             verdict = Verdict("baseline", "the baseline")
             difference = None
         else:
-            verdict = _verdict(members, partners, difference, margin, level)
+            verdict = _verdict(members, partners, difference, margin, level, look)
             notes += _lone_seeds(name, good[name], partners, baseline)
-        same = None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, runs), level)
+        same = None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, runs), held)
         row = _row(name, good[name], _by_seed(partners), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
-    return Comparison(baseline, _metric_name(runs), margin, level, tuple(rows), tuple(notes))
+    return Comparison(baseline, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
 
 
 def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
@@ -170,6 +206,18 @@ def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], R
     return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
 
 
+def level_at(level: float, look: int) -> float:
+    """The level of the intervals of a look, from 1 on.
+
+    On either side the k-th look may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level in the
+    first, 1 - level in all of them together, and late looks still decide, which they would not if errors were halved.
+
+    >>> [round(level_at(0.95, look), 4) for look in (1, 2, 3)]
+    [0.95, 0.9833, 0.9917]
+    """
+    return 1 - 2 * (1 - level) / (look * (look + 1))
+
+
 def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
     """Student's interval of the mean.
 
@@ -183,8 +231,8 @@ def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def judge(difference: Difference, margin: float, level: float) -> Verdict:
-    """What the interval of a difference proves."""
+def judge(difference: Difference, margin: float, level: float, look: int = 1) -> Verdict:
+    """What the interval of a difference, as it is at this look, proves. Seeds still needed are those of the next."""
     if difference.low is None or difference.high is None or difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
     if difference.std < 1e-9 and difference.n < WITHOUT_SPREAD:
@@ -193,10 +241,10 @@ def judge(difference: Difference, margin: float, level: float) -> Verdict:
     if low > 0:
         return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so lossless")
     if low > -margin:
-        return Verdict("lossless", f"lossless within {margin:g} points at {100 * level:g} %")
+        return Verdict("lossless", f"lossless within {margin:g} points at {percent(level)}")
     if high < 0:
         return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
-    return _undecided(more_seeds(mean, difference.std, difference.n, margin, level))
+    return _undecided(more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1)))
 
 
 def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> int:
@@ -255,10 +303,29 @@ def saved(run: Run, full: Run | None) -> float | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """A finite number, or None. One whose square is none is none here: spreads are made of squares."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         return None
     return float(value)
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.975)
+    '97.5 %'
+    """
+    return f"{100 * share:.4g} %"
+
+
+def told(form: str, value: float) -> str:
+    """A number in words; what rounds to nothing has no sign.
+
+    >>> told("{:+.2f}", -0.25), told("{:+.2f}", -0.001), told("{:.1f} %", -0.0)
+    ('-0.25', '0.00', '0.0 %')
+    """
+    text = form.format(value)
+    nothing = math.isfinite(value) and not any(digit in text for digit in "123456789")
+    return form.replace("+", "").format(0.0) if nothing else text
 
 
 def table(value: Any) -> dict[str, Any]:
@@ -271,7 +338,7 @@ def _undecided(more: int) -> Verdict:
 
 
 def _verdict(
-    members: list[Run], partners: list[Run], found: Difference | None, margin: float, level: float
+    members: list[Run], partners: list[Run], found: Difference | None, margin: float, level: float, look: int
 ) -> Verdict:
     ended = [run for run in members if run.end is not None]
     lost = [run for run in ended if metric_of(run) is None]
@@ -283,7 +350,7 @@ def _verdict(
         return Verdict("alone", "no verdict: no full data to compare with")
     if found is None:
         return Verdict("alone", "no verdict: no seed in common with full data")
-    return judge(found, margin, level)
+    return judge(found, margin, level, look)
 
 
 def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) -> Difference | None:

@@ -27,10 +27,18 @@ from ..lab.records import Run
 
 
 def write(
-    runs: Iterable[Run], path: str | os.PathLike[str] = "report.html", *, margin: float = 0.3, level: float = 0.95
+    runs: Iterable[Run],
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    margin: float = 0.3,
+    level: float = 0.95,
+    looks: Iterable[int] | None = None,
 ) -> Path:
-    """Write the page of these runs, whole or not at all; says where it is."""
-    text = html(runs, margin=margin, level=level)
+    """Write the page of these runs, whole or not at all; says where it is.
+
+    ``looks``: the numbers of seeds at which their verdicts were shown, where that is known.
+    """
+    text = html(runs, margin=margin, level=level, looks=looks)
     target = Path(path)
     if target.is_dir():
         raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / 'report.html'}."))
@@ -53,7 +61,7 @@ def write(
     return target
 
 
-def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95) -> str:
+def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95, looks: Iterable[int] | None = None) -> str:
     """The page as text. The same runs give the same page."""
     try:
         from .page import page
@@ -61,4 +69,4 @@ def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95) -> st
     except ImportError as error:
         text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
         raise InputError(text) from error
-    return page(Study.of(runs, margin, level))
+    return page(Study.of(runs, margin, level, looks))

@@ -50,11 +50,12 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
 
 def _rows(study: Study, key: str, title: str, unit: str, names: list[str], values: ByClass, caption: str) -> Figure:
     looks, lead, change = styles(study), next(iter(values)), key == "class-change"
-    shown = sorted(range(len(names)), key=lambda place: (values[lead][place] or (0.0,))[0])
+    known = [place for place in range(len(names)) if any(found[place] is not None for found in values.values())]
+    shown = sorted(known, key=lambda place: (values[lead][place] or (0.0,))[0])
     if len(shown) > MOST_ROWS:
         half = MOST_ROWS // 2
         shown = shown[:half] + shown[-half:]
-        caption += f" The {half} lowest and the {half} highest of {len(names)} classes by {clip(lead, 40)}."
+        caption += f" The {half} lowest and the {half} highest of {len(known)} classes by {clip(lead, 40)}."
     each = max(21.0, 7.0 * len(values) + 6) if change else 21.0
     left = 12 + 7.2 * max(len(clip(names[place], 14)) for place in shown)
     plot = Plot(52 + each * len(shown), left=left, top=6)

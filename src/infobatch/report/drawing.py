@@ -34,7 +34,7 @@ ROUND = (1, 2, 2.5, 5, 10)
 
 INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
 LINES = tuple(f"#1000{number:02x}" for number in range(6))
-PARTS = tuple(f"#2000{number:02x}" for number in range(6))
+PARTS = tuple(f"#2000{number:02x}" for number in range(7))
 VARIABLES = {
     INK: "--ink", MUTED: "--muted", GRID: "--grid", CARD: "--card",
     **{colour: f"--line-{number}" for number, colour in enumerate(LINES)},

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ..lab.comparison import number
+from ..lab.comparison import number, told
 from .drawing import INK, LINES, MUTED, VARIABLES, Style, clip
 from .series import Study
 
@@ -84,10 +84,7 @@ def said(form: str, value: float) -> str:
     >>> said("{:.1f} %", -0.01), said("{:.1f} %", -1.5)
     ('0.0 %', '−1.5 %')
     """
-    text = form.format(value)
-    if not any(digit in text for digit in "123456789"):
-        text = form.replace("+", "").format(0.0)
-    return text.replace("-", "\N{MINUS SIGN}")
+    return told(form, value).replace("-", "\N{MINUS SIGN}")
 
 
 def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

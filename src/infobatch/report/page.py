@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ..lab.comparison import Difference, Row, metric_of, number, seconds, table
+from ..lab.comparison import Difference, Row, metric_of, number, percent, seconds, table
 from ..lab.records import Run
 from . import curves, drawing, rows
 from .classes import by_class
@@ -64,6 +64,7 @@ def page(study: Study) -> str:
         dark=DARK,
         style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
         study=study,
+        interval=percent(study.comparison.interval_level),
         lines=_lines(study),
         sections=sections,
         settings=_settings(study),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..lab.comparison import table
+from ..lab.comparison import percent, table
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
 from .figure import Figure, Key, href, metric, patch, said, signed, styles
@@ -13,7 +13,8 @@ from .series import Study, numbers
 
 COSTS = (
     ("step", "steps", PARTS[0]), ("data", "data", PARTS[1]), ("test", "tests", PARTS[2]),
-    ("planning", "planning", PARTS[3]), ("setup", "setup", PARTS[4]), ("rest", "the rest", PARTS[5]),
+    ("planning", "planning", PARTS[3]), ("selection", "selection", PARTS[6]), ("setup", "setup", PARTS[4]),
+    ("rest", "the rest", PARTS[5]),
 )  # fmt: skip
 WEIGHTS = (
     (1 - 1e-6, "below 1", PARTS[5]), (1 + 1e-6, "1", PARTS[4]), (1.5, "to 1.5", PARTS[1]), (2.5, "to 2.5", PARTS[0]),
@@ -81,8 +82,9 @@ def difference(study: Study) -> Figure | None:
         "difference",
         "Difference to full data",
         plot.svg("difference", f"Paired difference to full data of {len(rows)} kinds of runs, with intervals"),
-        f"The dot is the mean over pairs of runs with the same seed, the line its {100 * study.comparison.level:g} % "
-        f"interval. A line wholly in the shaded part is lossless within {margin:g} points.",
+        "The dot is the mean over pairs of runs with the same seed, the line its "
+        f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is lossless within "
+        f"{margin:g} points.",
         (),
         href(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],
@@ -92,13 +94,13 @@ def difference(study: Study) -> Figure | None:
 
 
 def savings(study: Study) -> Figure | None:
-    """Samples saved, time saved, and what planning took of the run."""
-    kinds = (("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on planning", PARTS[3]))
+    """Samples saved, time saved, and what choosing them took of the run."""
+    kinds = (("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on choosing", PARTS[3]))
     rows = []
     for row in study.comparison.rows:
         if row.verdict.kind != "baseline" and row.saved is not None:
-            planning = series.mean(map(series.planning, study.shown(row.label)))
-            rows.append((row.label, (100 * row.saved, study.time_saved(row.label), planning)))
+            choosing = series.mean(map(series.choosing, study.shown(row.label)))
+            rows.append((row.label, (100 * row.saved, study.time_saved(row.label), choosing)))
     if not rows:
         return None
     known = [value for _, values in rows for value in values if value is not None]
@@ -115,9 +117,9 @@ def savings(study: Study) -> Figure | None:
     return Figure(
         "savings",
         "Saved, and what saving cost",
-        plot.svg("savings", f"Samples saved, time saved and planning of {len(rows)} kinds of runs, in percent"),
+        plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} kinds of runs, in percent"),
         "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
-        "time, as tests and planning do (the paper's Fig. 4b and c).",
+        "time, as tests do, and choosing: planning, and the proxy of a set chosen once (the paper's Fig. 4b and c).",
         tuple(Key(patch(colour), name) for name, colour in kinds),
         href(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
     )
@@ -151,8 +153,8 @@ def seconds(study: Study) -> Figure | None:
         "seconds",
         "Where the time went",
         plot.svg("seconds", f"Seconds a run of {len(rows)} kinds of runs, by what they were spent on"),
-        "Means over seeds. Planning is what choosing samples costs; scoring them is part of the steps. Setup happens "
-        "once, and is not counted as seconds elsewhere on this page.",
+        "Means over seeds. Planning is what choosing samples costs between epochs, selection what it costs once, "
+        "before them; scoring is part of the steps. Setup is not counted as seconds elsewhere on this page.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
         href(
             ["method", *(text for _, text, _ in COSTS), "total"],

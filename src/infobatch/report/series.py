@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +27,11 @@ class Study:
     """Full data with a run's settings and seed."""
 
     @classmethod
-    def of(cls, runs: Iterable[Run], margin: float = 0.3, level: float = 0.95) -> Study:
-        runs = [with_epochs(run) for run in runs]
-        return cls(group(runs), compare(runs, margin=margin, level=level), partner_of(runs))
+    def of(
+        cls, runs: Iterable[Run], margin: float = 0.3, level: float = 0.95, looks: Iterable[int] | None = None
+    ) -> Study:
+        runs = [with_epochs(legible(run)) for run in runs]
+        return cls(group(runs), compare(runs, margin=margin, level=level, looks=looks), partner_of(runs))
 
     @property
     def runs(self) -> list[Run]:
@@ -78,6 +81,24 @@ class Curve:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     n: tuple[int, ...]
+
+
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no page and no drawing can hold: most of the control codes, and halves of a pair."""
+
+
+def legible(run: Run) -> Run:
+    """Without what XML forbids in the texts of a record: its start and its samples have them all."""
+    start, samples = _legible(run.start), _legible(run.samples)
+    return replace(run, name=_legible(run.name), start=start, samples=samples)
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return FORBIDDEN.sub("", value)
+    if isinstance(value, dict):
+        return {_legible(key): _legible(inner) for key, inner in value.items()}
+    return [_legible(inner) for inner in value] if isinstance(value, list) else value
 
 
 def with_epochs(run: Run) -> Run:
@@ -220,10 +241,11 @@ def seconds(run: Run, part: str) -> float | None:
     return number(table((run.end or {}).get("seconds")).get(part))
 
 
-def planning(run: Run) -> float | None:
-    """What planning took of a run, in percent."""
-    total, part = comparison.seconds(run), seconds(run, "planning")
-    return 100 * part / total if total and part is not None else None
+def choosing(run: Run) -> float | None:
+    """What choosing samples took of a run, in percent: planning them, or selecting them once."""
+    total, parts = comparison.seconds(run), [seconds(run, "planning"), seconds(run, "selection")]
+    known = [part for part in parts if part is not None]
+    return 100 * math.fsum(known) / total if total and known else None
 
 
 def epoch_seconds(epoch: Fact) -> float | None:
@@ -254,6 +276,8 @@ def by_class(lists: Iterable[list[float | None] | None], classes: int) -> list[t
     if not known:
         return None
     columns = [[value for value in column if value is not None] for column in zip(*known, strict=True)]
+    if not any(columns):
+        return None
     return [(statistics.fmean(column), _spread(column)) if column else None for column in columns]
 
 
