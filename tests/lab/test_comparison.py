@@ -27,7 +27,7 @@ def made(method: str, seed: int, metric: float | None, **changes: Any) -> Run:
     }  # fmt: skip
     source, name, finished = changes.pop("source", ""), changes.pop("name", None), changes.pop("finished", True)
     time = changes.pop("time", "")
-    settings = Settings(**{"method": method, "seed": seed, "compensate": "loss", **changes})
+    settings = Settings(method=method, seed=seed, **changes)
     start = {"settings": settings.plain(), "metric": "accuracy, %", "source": source, "time": time}
     return Run(name or f"{method}-{seed}", start, end=end if finished else None)
 

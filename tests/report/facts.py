@@ -36,7 +36,7 @@ def facts(
 ) -> list[dict[str, Any]]:
     """All facts of one run; ``stop`` leaves it unfinished after so many epochs. ``harm`` in points a full saving."""
     given = {"task": "cifar10", "model": "resnet18", **settings}
-    chosen = Settings(**{"method": method, "seed": seed, "epochs": epochs, "compensate": "loss", **given})
+    chosen = Settings(method=method, seed=seed, epochs=epochs, **given)
     # What is luck of the data is the same for all methods of a seed; that is why runs are paired.
     draw, luck = np.random.default_rng(seed), np.random.default_rng([seed, len(method), len(settings)])
     number = len(classes) if classes else 10
