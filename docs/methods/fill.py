@@ -99,8 +99,8 @@ def shown(settings: Settings, more: str) -> str:
     if asked_of(settings.method) is None:
         budget = ""
     parts = [part for part in rest.split(",") if part and part.partition("=")[0].strip() != budget]
-    if settings.compensate != "loss":
-        parts.append(f"compensate={settings.compensate}")
+    if settings.compensate == "lr":
+        parts.append("compensate=lr")
     parts += [part for part in (settings.ideas, more) if part]
     return ", ".join(parts)
 

@@ -24,6 +24,7 @@ COMMON: dict[str, Any] = {
     "amp": "bf16",
     "channels_last": True,
     "gallery": 0,
+    "compensate": "loss",
 }
 SCREEN: dict[str, Any] = {**COMMON, "task": "cifar100", "model": "resnet8", "epochs": 30, "lr": 0.1, "eval_every": 30}
 HEADLINE: dict[str, Any] = {
@@ -127,7 +128,7 @@ def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
     """
     size = {"digits": 1257, "fashion_mnist": 60_000}[task]
     for seed in range(seeds):
-        base = {"task": task, "gallery": 0, "seed": seed, **settings}
+        base = {"task": task, "gallery": 0, "seed": seed, "compensate": "loss", **settings}
         yield Settings.of({**base, "method": "full"})
         for method in ("infobatch", "tiers", "author_tiers", "kakurenbo", "ies", "bls"):
             yield Settings.of({**base, "method": method, **(LR if method == "kakurenbo" else {})})
@@ -140,7 +141,8 @@ def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
                 if name not in SLOW:
                     yield Settings.of({**base, "method": static(name, ratio)})
     for seed, ratio, name in product(range(seeds), (0.3, 0.5, 0.7), SLOW):
-        yield Settings.of({"task": task, "gallery": 0, "seed": seed, **settings, "method": static(name, ratio)})
+        base = {"task": task, "gallery": 0, "seed": seed, "compensate": "loss", **settings}
+        yield Settings.of({**base, "method": static(name, ratio)})
 
 
 SLOW = ("craig", "grad_match")

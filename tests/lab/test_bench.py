@@ -216,7 +216,7 @@ def test_other_settings_are_refused_and_other_hardware_is_not(task: Task, tmp_pa
     train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
     with pytest.raises(InputError, match=r"lr 0\.05, not 0\.1"):
         train_one(QUICK.but(lr=0.1), tmp_path / "run", task=task, resume=True)
-    done = train_one(QUICK.but(feed="loader", threads=2, data="elsewhere"), tmp_path / "run", task=task, resume=True)
+    done = train_one(QUICK.but(feed="loader", data="elsewhere"), tmp_path / "run", task=task, resume=True)
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
 
 
@@ -307,11 +307,13 @@ def test_a_comparison_goes_seed_by_seed_with_full_data_first() -> None:
 
 
 def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
-    full, plain, grown = plan_comparison(QUICK, ["infobatch", "infobatch+lr"], [0])
-    assert (plain.method, plain.compensate) == ("infobatch", "loss")
-    assert (grown.method, grown.compensate) == ("infobatch", "lr")
-    full, lr = plan_comparison(QUICK.but(compensate="lr"), ["infobatch"], [0])
-    assert (full.compensate, lr.compensate) == ("loss", "lr")  # one baseline, whatever grows elsewhere
+    full, usual, paper, ucb, grown = plan_comparison(QUICK, ["infobatch", "infobatch+loss", "ucb", "ucb+lr"], [0])
+    assert [one.grows for one in (full, usual, paper, ucb, grown)] == ["loss", "lr", "loss", "loss", "lr"]
+    assert (paper.method, grown.method) == ("infobatch", "ucb")
+    for what in ("lr", "loss"):
+        other, pruned = plan_comparison(QUICK.but(compensate=what), ["infobatch"], [0])
+        assert other == full  # one baseline, whatever grows elsewhere
+        assert pruned.grows == what
 
 
 def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Path) -> None:

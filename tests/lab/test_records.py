@@ -199,9 +199,13 @@ def test_labels_tell_apart_what_differs() -> None:
         for each in (
             base,
             base.but(compensate="lr"),
+            base.but(compensate="loss"),
+            base.but(method="ucb", compensate="loss"),
+            base.but(method="ucb", compensate="lr"),
             base.but(method="full"),
             base.but(method="full", steps=9),
             base.but(ideas="average"),
         )
     }
-    assert labels == {"infobatch", "infobatch+lr", "full", "full, 9 steps", "infobatch average"}
+    ucb = {"ucb", "ucb+lr"}  # its weights are 1, so nothing grows unless it is said
+    assert labels == {"infobatch", "infobatch+loss", *ucb, "full", "full, 9 steps", "infobatch average"}

@@ -298,7 +298,7 @@ def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]
     >>> [(one.method, one.seed) for one in plan_comparison(Settings(), ["infobatch"], [0, 1])]
     [('full', 0), ('infobatch', 0), ('full', 1), ('infobatch', 1)]
 
-    A method may end in "+lr", as in labels: its learning rate grows in place of its loss.
+    A method may end in "+lr", as in labels, or in "+loss": that is what grows with it.
     """
     names = list(dict.fromkeys(["full", *(re.sub(r"\s", "", name) for name in methods)]))
     return [_with(base, name).but(seed=seed) for seed in seeds for name in names]
@@ -306,17 +306,16 @@ def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]
 
 def _with(base: Settings, method: str) -> Settings:
     if method == "full":
-        return base.but(method=method, compensate="loss")  # nothing grows, and so there is one baseline for all
-    if method.endswith("+lr"):
-        return base.but(method=method.removesuffix("+lr"), compensate="lr")
-    return base.but(method=method)
+        return base.but(method=method, compensate="auto")  # nothing grows, and so there is one baseline for all
+    name, plus, grows = method.rpartition("+")
+    return base.but(method=name, compensate=grows) if plus and grows in ("lr", "loss") else base.but(method=method)
 
 
 def equal_steps(settings: Settings, done: Run) -> Settings | None:
     """Full data with the number of steps that a pruned run took; None where it left nothing out."""
     if done.end is None or settings.method == "full" or not done.end["saved"]:
         return None
-    return settings.but(method="full", compensate="loss", steps=done.end["steps"])
+    return settings.but(method="full", compensate="auto", steps=done.end["steps"])
 
 
 def compare_into(

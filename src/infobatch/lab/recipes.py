@@ -314,7 +314,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
 
 def _settings(given: Mapping[str, Any], where: str) -> Settings:
     try:
-        return Settings.of(dict(given))
+        return Settings.of({"compensate": "loss", **given})  # in the papers the loss grows
     except InputError as error:
         raise InputError(f"in {where}: {error}") from error
 

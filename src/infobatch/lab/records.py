@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from weakref import WeakSet
 
 from ..errors import InputError, StateError, message
-from .settings import Settings
+from .settings import Settings, usual_growth
 
 FORMAT = 1
 FILE = "record.jsonl"
@@ -51,7 +51,7 @@ class Run:
 
 def label(settings: Settings) -> str:
     """What tells the runs of a comparison apart, but for the seed."""
-    grows = "+lr" if settings.compensate == "lr" else ""
+    grows = f"+{settings.grows}" if settings.grows != usual_growth(settings.method) else ""
     ideas = f" {settings.ideas}" if settings.ideas else ""
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
 

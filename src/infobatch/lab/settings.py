@@ -9,6 +9,7 @@ import inspect
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal, cast
 
 import torch
@@ -35,8 +36,8 @@ class Settings:
     """The folder the task's files lie in; empty for tasks that bring their own."""
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
-    compensate: Literal["loss", "lr"] = "loss"
-    """What grows in a pruned epoch: the loss (the paper), or the learning rate."""
+    compensate: Literal["auto", "loss", "lr"] = "auto"
+    """What grows in a pruned epoch: the loss (the paper) or the learning rate; auto: what suits the method."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
@@ -112,6 +113,11 @@ class Settings:
         return replace(self, **changes)
 
     @property
+    def grows(self) -> Literal["loss", "lr"]:
+        """What grows, with "auto" settled as ``infobatch.Pruned`` settles it for a run that is paced."""
+        return usual_growth(self.method) if self.compensate == "auto" else self.compensate
+
+    @property
     def key(self) -> str:
         """Twelve characters that differ where any setting does."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
@@ -128,6 +134,18 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 
 VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
 STATIC = "static."
+
+
+@cache
+def usual_growth(method: str) -> Literal["loss", "lr"]:
+    """What grows unless it is said: the rate, in the place of a loss that would. With weights 1 nothing does.
+
+    >>> usual_growth("infobatch:ratio=0.3"), usual_growth("full"), usual_growth("ucb")
+    ('lr', 'loss', 'loss')
+    """
+    static = parse_static(method)
+    name = static.then if static is not None else method
+    return "lr" if name not in ("", "full") and parse_method(name).unbiased else "loss"
 
 
 def parse_method(text: str, labels: Tensor | None = None) -> Method:
@@ -242,7 +260,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 _CHOICES = {
-    "compensate": ("loss", "lr"),
+    "compensate": ("auto", "loss", "lr"),
     "schedule": ("onecycle", "cosine", "step", "constant"),
     "amp": ("none", "bf16", "fp16"),
     "feed": ("auto", "resident", "loader"),

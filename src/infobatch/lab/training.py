@@ -121,7 +121,7 @@ class Training:
         self.epochs = math.ceil(self.total_steps / self.full_steps)
         if settings.steps and method.name != "full":
             raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
-        self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=settings.compensate)
+        self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=settings.grows)
         self.train_data.paced = True  # the rates below grow
         self.train_data.to(self.device)
         torch.manual_seed(settings.seed)
@@ -679,7 +679,7 @@ def epoch_rates(
 ) -> list[float]:
     """The rates of an epoch's steps: each stands where its data stand in a full epoch, as with ``infobatch.pace``."""
     start, batch = epoch * full_steps, settings.batch_size
-    growth = (size / kept) ** combine(settings.ideas).growth_power if settings.compensate == "lr" else 1.0
+    growth = (size / kept) ** combine(settings.ideas).growth_power if settings.grows == "lr" else 1.0
     places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
     return [table[min(start + place, len(table) - 1)] * growth for place in places]
 
