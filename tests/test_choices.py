@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import infobatch
-from infobatch import choices, methods, variations
+from infobatch import choices, methods, selection, variations
 from infobatch.choices import draw, highest, kmeans_1d, scaled_to, shares
 from infobatch.memory import Memory
+from infobatch.plan import Plan
 from infobatch.schedules import Moment
 from infobatch.scorebook import ScoreBook
+from infobatch.values import labels_of
 
 numbers = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0, math.nan]), min_size=1, max_size=30)
 
@@ -117,12 +122,25 @@ def test_groups_rise_with_the_values(values: list[float], groups: int) -> None:
     assert [bool(group[at] == -1) for at in range(len(values))] == [math.isnan(value) for value in values]
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 7))
+def test_groups_do_not_depend_on_where_zero_is(values: list[int], groups: int) -> None:
+    above, below = (kmeans_1d(torch.tensor(values) + shift, groups) for shift in (1.0, -20.0))
+    assert torch.equal(above, below)
+
+
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 80))
 def test_shares_are_exact(classes: list[tuple[float, int]], total: int) -> None:
     wishes, limits = [wish for wish, _ in classes], [limit for _, limit in classes]
-    got = shares(wishes, limits, total)
+    got = shares(wishes, limits, total, lot())
     assert sum(got) == min(total, sum(limits))
     assert all(0 <= many <= limit for many, limit in zip(got, limits, strict=True))
+
+
+def test_shares_go_by_largest_remainders_and_equal_ones_by_lot() -> None:
+    """7, 1.5 and 1.5 of ten: what is left over is for one of the two that lack a half."""
+    got = {tuple(shares([70.0, 15.0, 15.0], [99, 99, 99], 10, lot(seed))) for seed in range(20)}
+    assert got == {(7, 2, 1), (7, 1, 2)}
+    assert shares([1.0, 1.0, 8.0], [99, 99, 4], 10, lot()) == [3, 3, 4]
 
 
 # ---- memory ------------------------------------------------------------------------------------------------
@@ -137,7 +155,8 @@ def run(memory: Memory, *losses: list[float], confidence: list[list[float]] | No
         book.record(torch.tensor(came), torch.tensor([row[index] for index in came]))
         if confidence:
             book.came["confidence"].copy_(torch.tensor(confidence[at]))
-        book.remember(memory, torch.tensor([not math.isnan(loss) for loss in row]))
+        planned = torch.tensor([not math.isnan(loss) for loss in row])
+        book.remember(memory, Plan(at, planned.nonzero().squeeze(1), planned.float()))
         book.merge()
     return {name: column.tolist() for name, column in book.memory.items()}
 
@@ -153,7 +172,7 @@ def test_ucb_remembers_what_its_source_says() -> None:
     got = run(memory, [2.0, 5.0], [1.0, math.nan], [3.0, math.nan])
     assert got["average"] == pytest.approx([e, 5.0])
     assert got["spread"] == pytest.approx([v, 0.0])
-    assert got["held"] == [1.0, 0.0]
+    assert got["chosen"] == [1.0, 0.0]
 
 
 def test_ies_remembers_second_differences() -> None:
@@ -212,6 +231,29 @@ def test_seta_slides_from_easy_to_hard() -> None:
     assert means[3:] == pytest.approx(means[:3], abs=0.03)
 
 
+def test_shares_of_a_run_are_real_numbers() -> None:
+    """0.28 of 25 epochs are 7, also where the product of the two is a little more."""
+    book = ScoreBook(100)
+    book.scores.copy_(torch.arange(100.0))
+    seta = methods.seta(0.1, share=0.4, delta=0.28)
+    assert [seta.draw(book, Moment(epoch, 25), 0).kept == 90 for epoch in (6, 7)] == [False, True]
+    kakurenbo = methods.kakurenbo(0.3, steps=(1.0, 0.5), at=(0.28,))
+    book.keep(kakurenbo.memory, ())
+    book.memory["confidence"].fill_(1.0)
+    assert [kakurenbo.draw(book, Moment(epoch, 25), 0).kept for epoch in (6, 7)] == [70, 85]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("ratio", [0.3, 0.6, 0.99])
+def test_kakurenbo_never_hides_everyone(size: int, ratio: float) -> None:
+    book = ScoreBook(size)
+    method = methods.kakurenbo(ratio)
+    book.keep(method.memory, ())
+    book.scores.fill_(0.01)
+    book.memory["confidence"].fill_(0.99)
+    assert method.draw(book, Moment(1, 10), 0).kept >= 1
+
+
 def test_kakurenbo_hides_the_low_and_sure_alone() -> None:
     book = ScoreBook(100)
     method = methods.kakurenbo(0.3)
@@ -242,6 +284,44 @@ def test_rcap_gives_hard_classes_more() -> None:
     assert sum(counts) == 300
     for count, part in zip(counts, wish, strict=True):
         assert count == pytest.approx(min(200, 300 * part / sum(wish)), abs=3)
+
+
+def test_rcap_keeps_to_its_budget_where_some_are_unknown() -> None:
+    labels = torch.arange(600) % 3
+    book = ScoreBook(600)
+    book.scores.copy_(torch.rand(600, generator=lot()))
+    book.scores[labels == 1] = math.nan
+    plan = methods.rcap(labels, 0.5).draw(book, Moment(1, 10), 0)
+    assert plan.kept == 300
+    assert bool((plan.table[labels == 1] == 1).all())
+
+
+def test_a_plan_costs_no_more_with_many_classes() -> None:
+    """As many operations on tensors with 3 classes as with 300, whatever their labels are."""
+
+    class Count(TorchDispatchMode):
+        done = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Count.done += 1
+            return func(*args, **(kwargs or {}))
+
+    book = ScoreBook(900)
+    book.scores.copy_(torch.rand(900, generator=lot()))
+
+    def operations(classes: int, make: Callable[[torch.Tensor], methods.Method]) -> int:
+        method = make((torch.arange(900) % classes) * 2**40)
+        Count.done = 0
+        with Count():
+            method.draw(book, Moment(1, 10), 0)
+        return Count.done
+
+    for make in (
+        lambda labels: methods.rcap(labels, 0.7),
+        lambda labels: variations.class_floor(methods.infobatch(0.9), labels, 0.5),
+        lambda labels: variations.class_floor(methods.order_dp(), labels, 0.5),
+    ):
+        assert operations(300, make) < operations(3, make) + 30
 
 
 # ---- guards and variations -----------------------------------------------------------------------------------
@@ -289,6 +369,110 @@ def test_the_class_floor_leaves_a_class_its_weight() -> None:
     assert guarded.kept == plain.kept + 40
 
 
+MADE_UP_FOR = {
+    "infobatch": methods.infobatch(),
+    "tiers": methods.tiers(),
+    "saving": methods.saving(0.6, delta=1.0),
+    "rising": methods.rising(0.6, power=1.0, floor=0.1),
+    "unbiased": variations.unbiased(methods.order_dp()),
+}
+
+
+@pytest.mark.parametrize("name", MADE_UP_FOR)
+def test_the_class_floor_leaves_the_expected_weight_at_one(name: str) -> None:
+    """Also of a class so small that a draw often leaves it out whole, and whatever the floor is for it."""
+    labels = torch.tensor([0] * 70 + [1] * 20 + [2] * 7 + [3] * 3)
+    book = ScoreBook(100)
+    book.scores.copy_(torch.rand(100, generator=lot()) ** 3)
+    hard = book.scores > book.scores.median()
+    method = variations.class_floor(MADE_UP_FOR[name], labels, 0.6)
+    weights = torch.zeros(100)
+    for seed in range(250):
+        plan = method.draw(book, Moment(1, 10), seed)
+        assert float(plan.table.sum()) == pytest.approx(100, rel=1e-5)
+        kept = torch.bincount(labels[plan.indices], minlength=4)
+        assert bool((kept >= torch.tensor([42, 12, 5, 2])).all())
+        weights += plan.table / 250
+    groups = [weights[(labels == label) & (hard == side)] for label in range(4) for side in (True, False)]
+    for group in groups:
+        if len(group):
+            assert float(group.mean()) == pytest.approx(1, abs=4 * 1.2 / math.sqrt(250 * len(group)) + 0.02)
+
+
+def test_the_class_floor_of_a_hundred_is_what_it_says() -> None:
+    """7 % of 100 are 7, also where the product of the two is a little more."""
+    book = ScoreBook(100)
+    book.scores.copy_(torch.arange(100.0))
+    guarded = variations.class_floor(methods.order_dp(1.0, 0.01), torch.zeros(100, dtype=torch.int64), 0.07)
+    assert guarded.draw(book, Moment(1, 10), 0).kept == 7
+
+
+@pytest.mark.parametrize("method", [methods.order_dp(1.0, 0.2), methods.infobatch(0.9)])
+def test_floors_for_classes_and_groups_hold_together(method: methods.Method) -> None:
+    classes, groups = torch.arange(240) % 4, torch.arange(240) // 80
+    book = ScoreBook(240)
+    book.scores.copy_(torch.rand(240, generator=lot()))
+    book.scores[groups == 0] /= 100
+    both = variations.class_floor(variations.class_floor(method, classes, 0.4), groups, 0.3)
+    for seed in range(20):
+        kept = both.draw(book, Moment(1, 10), seed).table != 0
+        assert min(float(kept[classes == each].float().mean()) for each in range(4)) >= 0.4
+        assert min(float(kept[groups == each].float().mean()) for each in range(3)) >= 0.3
+
+
+def test_variations_that_meet_again() -> None:
+    ucb = methods.ucb()
+    assert repr(variations.plain(variations.unbiased(ucb))) == repr(variations.plain(ucb))
+    once = variations.unbiased(ucb)
+    assert variations.unbiased(once) is once
+    late = variations.annealed(variations.annealed(ucb, 0.5), 0.9)
+    assert late.settings["annealed"] == 0.5
+    book = ScoreBook(50)
+    book.keep(ucb.memory, ())
+    book.memory["average"].copy_(torch.rand(50, generator=lot()))
+    plan = variations.plain(once).draw(book, Moment(1, 10), 0)
+    assert plan.kept == 35
+    assert bool((plan.weights == 1).all())
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
+def test_annealed_saving_ends_where_it_was_asked_to() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(200))
+    method = variations.annealed(methods.saving(0.4, delta=1.0), 0.6)
+    train = infobatch.Pruned(data, method, 20)
+    for epoch in range(20):
+        indices = train.plan().indices
+        train.update(torch.rand(len(indices), generator=lot(epoch)), indices)
+    assert train.history[-1].saved_so_far == pytest.approx(0.4, abs=0.005)
+    with pytest.raises(infobatch.InputError, match="at most"):
+        infobatch.Pruned(data, variations.annealed(methods.saving(0.6, delta=1.0), 0.6), 20)
+
+
+def test_an_unbiased_choice_is_held_like_any_other() -> None:
+    """In each of the ten epochs that UCB's choice is for, the same samples are those of its own stratum."""
+    data, hard = torch.utils.data.TensorDataset(torch.arange(1000)), torch.rand(1000, generator=lot(1))
+    best = torch.zeros(1000, dtype=torch.bool).index_fill_(0, hard.topk(700).indices, True)
+    train = infobatch.Pruned(data, variations.unbiased(methods.ucb()), 12)
+    for epoch in range(10):
+        indices = train.plan().indices
+        if epoch:
+            assert int(best[indices].sum()) == 625  # 75 others come in the place of as many
+        train.update(hard[indices], indices)
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
+@pytest.mark.parametrize("method", [methods.order_dp(), methods.ucb(0.5, every=1)], ids=["order_dp", "ucb"])
+def test_the_noise_guard_suspects_no_more_than_its_share(method: methods.Method) -> None:
+    """Suspects are left out, and those who come in their place are not suspected for that."""
+    data, hard = torch.utils.data.TensorDataset(torch.arange(500)), torch.rand(500, generator=lot(1))
+    train = infobatch.Pruned(data, variations.noise_guard(method, 0.1, 3), 40)
+    for epoch in range(40):
+        indices = train.plan().indices
+        train.update(hard[indices] + 0.05 * torch.rand(len(indices), generator=lot(epoch)), indices)
+    suspects = int((train.state_dict()["memory"]["streak"] >= 3).sum())
+    assert 10 < suspects < 0.15 * 500
+
+
 @pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
 def test_the_noise_guard_takes_wrong_labels_no_more_often_than_others() -> None:
     """A made set: a tenth has losses that stay high, as wrong labels have; the rest falls."""
@@ -330,11 +514,55 @@ def test_the_noise_guard_takes_wrong_labels_no_more_often_than_others() -> None:
         (lambda: variations.class_floor(methods.full(), torch.arange(3), 1.5), "floor"),
         (lambda: variations.noise_guard(methods.full(), patience=0), "patience"),
         (lambda: variations.annealed(methods.full(), 2), "delta"),
+        (lambda: variations.annealed(methods.full(), "late"), "delta"),
+        (lambda: variations.annealed(methods.full(), True), "delta"),
+        (lambda: variations.noise_guard(variations.noise_guard(methods.full())), "one noise guard"),
+        (lambda: variations.unbiased(methods.seta), "call it"),
+        (lambda: variations.plain(3), "a method"),
+        (lambda: methods.bls(0.5), "a method"),
+        (lambda: methods.rising(0.8), "floor of at most"),
+        (lambda: methods.ucb(c="x"), "c as a number"),
+        (lambda: methods.ucb(c=math.nan), "c as a number"),
+        (lambda: methods.ies(math.inf), "bound"),
+        (lambda: methods.kakurenbo(steps=(2.0, 1.0), at=(0.5,)), "steps"),
+        (lambda: methods.kakurenbo(steps=1.0), "steps as a tuple"),
+        (lambda: methods.kakurenbo(at=(0.6, 0.3, 0.8)), "rising order"),
+        (lambda: methods.rcap(["cat", "dog"]), "labels as whole numbers"),
+        (lambda: methods.rcap(None), "labels as whole numbers"),
+        (lambda: methods.rcap([0, 1], temperature=math.inf), "temperature"),
+        (lambda: variations.class_floor(methods.rcap([0, 1, 0]), [0, 1]), "3 labels"),
     ],
 )
 def test_bad_settings_are_refused(make: object, complaint: str) -> None:
     with pytest.raises(infobatch.InputError, match=complaint):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int32", "uint64"])
+def test_labels_come_in_many_kinds(kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    labels = torch.tensor([3, 0, 3, 7])
+    for given_as in (labels.tolist(), labels.numpy().astype(kind), labels.to(getattr(torch, kind))):
+        assert labels_of(given_as).tolist() == [1, 0, 1, 2]
+    assert labels_of(numpy.array([2**40, 0])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: methods.rcap(torch.arange(7) % 2),
+        lambda: variations.class_floor(methods.random(), torch.arange(7) % 2),
+        lambda: methods.static(selection.Selection(torch.tensor([0, 2]), size=7)),
+    ],
+)
+def test_what_belongs_to_other_samples_is_refused_at_once(make: Callable[[], methods.Method]) -> None:
+    with pytest.raises(infobatch.InputError, match="for 10 samples"):
+        infobatch.Pruned(list(range(10)), make(), 5)
+
+
+def test_a_window_that_never_fills_is_refused() -> None:
+    with pytest.raises(infobatch.InputError, match="more epochs than the window of 10"):
+        infobatch.Pruned(list(range(9)), methods.dynamic_uncertainty(), 10)
 
 
 @pytest.mark.parametrize("scores", [torch.ones(50), torch.zeros(50), torch.full((50,), -2.0)])
@@ -345,7 +573,7 @@ def test_constant_scores_are_no_trouble(scores: torch.Tensor, name: str) -> None
     book.keep(method.memory, ())
     book.scores.copy_(scores)
     for key, column in book.memory.items():
-        if key != "held":
+        if key != "chosen":
             column.copy_(scores)
     plan = method.draw(book, Moment(1, 10), 0)
     assert 1 <= plan.kept <= 50

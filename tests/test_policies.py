@@ -28,7 +28,7 @@ POLICIES: dict[str, Policy] = {
     "tiers": partial(policies.below_mean_in_tiers, ratio=0.5, low_ratio=0.75, low_share=0.2),
     "quantile_tiers": partial(policies.quantile_tiers, tiers=((0.2, 0.75), (0.85, 0.5))),
     "uniform": partial(policies.uniform, ratio=0.3),
-    "spend": partial(policies.spend, saving=0.4, ratio=0.5, schedule=until(1.0)),
+    "spend": partial(policies.spend, saving=0.4, ratio=0.5),
 }
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 ratios = st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 0.99])
@@ -274,9 +274,9 @@ def whole_run(losses: Callable[..., Tensor], share: float, size: int, C: int, ra
     schedule = until(delta)
     book = book_of([math.nan] * size, planned=0)
     for t in range(C):
-        moment, generator = Moment(t, C), generator_for(0, t, CPU)
+        moment, generator = Moment(t, C, schedule), generator_for(0, t, CPU)
         if schedule(moment):
-            plan = policies.spend(book, moment, generator, saving=share, ratio=ratio, schedule=schedule)
+            plan = policies.spend(book, moment, generator, saving=share, ratio=ratio)
         else:
             plan = policies.full(size, t, generator)
         assert total(plan) == pytest.approx(size, rel=1e-6)
@@ -306,7 +306,7 @@ def test_spend_meets_the_asked_share(
 
 def test_spend_takes_the_lowest_and_no_weight_exceeds_the_ratios() -> None:
     scores = torch.arange(100.0)
-    plan = draw(partial(policies.spend, saving=0.2, ratio=0.5, schedule=until(1.0)), scores, moment=Moment(1, 2))
+    plan = draw(partial(policies.spend, saving=0.2, ratio=0.5), scores, moment=Moment(1, 2))
     assert plan.kept == 60  # 20 % of two epochs, all in the second
     assert plan.table[80:].tolist() == [1.0] * 20
     assert plan.table.max() == 2
@@ -314,7 +314,7 @@ def test_spend_takes_the_lowest_and_no_weight_exceeds_the_ratios() -> None:
 
 def test_spend_catches_up() -> None:
     """What an epoch could not save, the later ones do; what was saved beyond, they give back."""
-    policy = partial(policies.spend, saving=0.3, ratio=0.5, schedule=until(1.0))
+    policy = partial(policies.spend, saving=0.3, ratio=0.5)
     moment = Moment(2, 4)
     for planned, kept in ((200, 40), (160, 60), (100, 90), (60, 100)):
         book = book_of(torch.arange(100.0), planned=planned)

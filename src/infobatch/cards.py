@@ -47,7 +47,7 @@ CARDS: dict[str, Card] = {
     ),
     "rs2": Card("RS2, ICLR 2024", "those that had their turn in this round", _RANK, _ONES, "nothing"),
     "order_dp": Card("OrderDP, ICLR 2026", "all but the highest losses of a random part", _RANK, _ONES),
-    "rcap": Card("RCAP (DataCull)", "low losses, by class", _RANK + " a class", _ONES, "losses, labels"),
+    "rcap": Card("RCAP (DataCull)", "low losses, by class", _SORT, _ONES, "losses, labels"),
     "eswp": Card("ESWP", "anyone, the likelier the lower an average of its losses", _RANK, _ONES),
     "bls": Card("BLS, CVPR 2026", "as the inner method, by batches' mean losses", weights="as the inner method"),
 }

@@ -65,6 +65,13 @@ def check_selection(selection: Any, size: int) -> None:
         )
 
 
+def check_size(made_for: int | None, size: int, method: str) -> None:
+    """A method that was given labels or places is for the data set they are of."""
+    if made_for is not None and made_for != size:
+        remedy = "Labels and selections belong to positions: pass those of the data set that is wrapped."
+        raise InputError(message(f"a method for {size} samples", f"{method}, made for {made_for}", remedy))
+
+
 def check_count(name: str, value: Any, least: int, remedy: str) -> None:
     if not _is_count(value, least):
         raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
@@ -122,6 +129,23 @@ def check_brought(method: str, needs: Collection[str], loss: Tensor, confidence:
         raise InputError(
             message(f"confidence of shape {list(loss.shape)} on {loss.device}", kind(confidence), remedy)
         )
+    if confidence.device.type == "cpu" and not torch.compiler.is_compiling() and not_chances(confidence.detach()):
+        low, high = (float(end) for end in confidence.detach().aminmax())
+        raise InputError(message("probabilities as confidence, from 0 to 1", f"{low:.3g} to {high:.3g}", remedy))
+
+
+def not_chances(values: Tensor) -> int:
+    """How many are no probabilities. NaN says that nothing is known."""
+    return int(torch.count_nonzero((values < 0) | (values > 1)))
+
+
+def check_look(loader: dict[str, Any]) -> None:
+    """A look goes through all of the left-out in one order; their indices are counted by it."""
+    plain = {"shuffle": False, "drop_last": False, "sampler": None, "batch_sampler": None, "in_order": True}
+    for name, value in plain.items():
+        if loader.get(name, value) not in (value, None):
+            remedy = "A look is at all of the left-out, once: leave it out."
+            raise InputError(message("a loader that keeps the order", name, remedy))
 
 
 def check_indices(indices: Any, loss: Tensor) -> None:
@@ -307,9 +331,14 @@ def _check_columns(columns: Any, size: int, names: Collection[str]) -> None:
 
 
 def _check_running(running: Any, size: int, came: Collection[str]) -> None:
-    if not isinstance(running, dict) or set(running) != {"indices", "table", "fresh", "came"}:
+    names = {"indices", "table", "fresh", "came"}
+    if not isinstance(running, dict) or set(running) - {"chosen"} != names:
         raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
     _check_columns(running["came"], size, came)
+    chosen = running.get("chosen")
+    whole = isinstance(chosen, Tensor) and chosen.shape == (size,) and chosen.dtype == torch.bool
+    if chosen is not None and not whole:
+        raise _refused(f"a mask of {size} samples", kind(chosen), "It is damaged.")
     indices, table = running["indices"], running["table"]
     _check_table(running["fresh"], size)
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1

@@ -7,15 +7,16 @@ exact: ``ratio`` of the N samples go, unless more than that many are unknown. Ti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .plan import Plan, Stratum, choose, full, shuffled_members, stratified
-from .schedules import Moment
+from .schedules import Moment, until
 
 
 class Book(Protocol):
@@ -72,18 +73,36 @@ def keep_highest(values: Tensor, ratio: float, generator: torch.Generator) -> Te
     return highest(values, max(budget(values.numel(), ratio), unknown), generator)
 
 
+UNIT = 1 << 32
+"""What 1 is in whole numbers. Their sums are exact, so no device, rank or number of threads draws another plan."""
+
+
 def draw(chances: Tensor, generator: torch.Generator) -> Tensor:
     """Systematic sampling in the order given: entry i comes with its chance, and their number is their sum, rounded.
 
     The chances must lie in [0, 1]. Neighbours in the order stand for each other, so an order by score makes the
     sample a stratified one.
     """
-    total = round(float(chances.sum(dtype=torch.float64)))
-    edges = chances.double().cumsum(0)
-    edges = edges * (total / edges[-1].clamp(min=1e-300))
-    start = torch.rand((), generator=generator, device=chances.device, dtype=torch.float64)
-    steps = (edges + start).floor()
-    return torch.diff(steps, prepend=steps.new_zeros(1)) > 0
+    whole = _whole(chances)
+    number = round(float(chances.sum(dtype=torch.float64)))
+    scaled = _whole(whole * (number / max(int(whole.sum()), 1)))
+    size = torch.tensor([len(chances)], device=chances.device)
+    return _systematic(scaled, size, torch.tensor([number], device=chances.device), generator)
+
+
+def _systematic(chances: Tensor, sizes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
+    """Exactly ``number`` of each group, entry i with its chance in units; groups lie one after another."""
+    ends = sizes.cumsum(0)
+    edges = chances.cumsum(0)
+    edges -= torch.cat([edges.new_zeros(1), edges[ends[:-1] - 1]]).repeat_interleave(sizes)
+    edges[ends - 1] = number * UNIT  # what rounding left
+    start = torch.randint(UNIT, (len(sizes),), generator=generator, device=chances.device)
+    steps = edges.add_(start.repeat_interleave(sizes)).floor_divide_(UNIT)
+    return steps > steps.roll(1).index_fill_(0, ends - sizes, 0)
+
+
+def _whole(chances: Tensor) -> Tensor:
+    return (chances.double() * UNIT).round_().long()
 
 
 def scaled_to(sizes: Tensor, total: float, floor: float) -> Tensor:
@@ -104,7 +123,12 @@ def scaled_to(sizes: Tensor, total: float, floor: float) -> Tensor:
         scale = scale - off / free if free > 0 else (low + high) / 2
         if not low < scale < high:
             scale = (low + high) / 2
-    return (sizes * scale).clamp(floor, 1.0)
+    return (sizes * _rounded(scale)).clamp(floor, 1.0)
+
+
+def _rounded(number: float) -> float:
+    """To ten digits: the last of a sum depend on the number of threads."""
+    return float(f"{number:.9e}")
 
 
 # ---- policies --------------------------------------------------------------------------------------------------
@@ -138,9 +162,10 @@ def rising(
     weight = torch.zeros_like(table)
     weight[members] = 1 / chances
     table[chosen] = weight[chosen]
-    total = float(table[chosen].sum())
-    table[chosen] *= count / total
-    return Plan(moment.epoch, shuffled_members(table != 0, generator), table.float())
+    table[chosen] *= _rounded(count / float(table[chosen].sum()))
+    everyone = torch.ones_like(table).index_copy_(0, members, chances)
+    indices = shuffled_members(table != 0, generator)
+    return Plan(moment.epoch, indices, table.float(), chances=lambda: everyone)
 
 
 def top(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
@@ -152,8 +177,8 @@ def upper_bound(
     book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, c: float, every: int
 ) -> Plan:
     """UCB: the highest e + c*v stay; chosen anew every so many epochs, and held in between."""
-    if moment.epoch % every and bool((book.memory["held"] == 0).any()):
-        return plan_of(book.memory["held"] != 0, moment.epoch, generator)
+    if (held := _still(book, moment, every)) is not None:
+        return plan_of(held, moment.epoch, generator)
     value = book.memory["average"] + c * book.memory["spread"]
     return plan_of(keep_highest(value, ratio, generator), moment.epoch, generator)
 
@@ -162,13 +187,19 @@ def greedy_or_not(
     book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, epsilon: float, every: int
 ) -> Plan:
     """Epsilon-greedy: (1-eps)k by the highest average loss, eps*k by lot from the others; held in between."""
-    if moment.epoch % every and bool((book.memory["held"] == 0).any()):
-        return plan_of(book.memory["held"] != 0, moment.epoch, generator)
+    if (held := _still(book, moment, every)) is not None:
+        return plan_of(held, moment.epoch, generator)
     average = book.memory["average"]
     unknown = int(torch.count_nonzero(torch.isnan(average)))
     count = max(budget(book.size, ratio), unknown)
     best = highest(average, max(count - round(epsilon * count), unknown), generator)
     return plan_of(best | choose(~best, count - int(best.sum()), generator), moment.epoch, generator)
+
+
+def _still(book: Book, moment: Moment, every: int) -> Tensor | None:
+    """The last choice, where it holds in this epoch."""
+    chosen = book.memory["chosen"] != 0
+    return chosen if moment.epoch % every and not bool(chosen.all()) else None
 
 
 def least_uncertain_go(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, length: int) -> Plan:
@@ -183,7 +214,7 @@ def window_of_groups(
     """SeTa: a random (1-p)N; of these a window of loss groups that slides from easy to hard, again and again."""
     some = choose(torch.ones_like(book.scores, dtype=torch.bool), budget(book.size, ratio), generator)
     unknown = torch.isnan(book.scores)
-    if moment.epoch >= delta * moment.num_epochs or bool(unknown.all()):
+    if not until(delta)(moment) or bool(unknown.all()):
         return plan_of(some | unknown, moment.epoch, generator)
     group = kmeans_1d(book.scores, groups)
     width = max(1, round(groups * share))
@@ -204,8 +235,8 @@ def kmeans_1d(values: Tensor, groups: int, rounds: int = 100) -> Tensor:
     cuts = torch.linspace(0, count, groups + 1, device=values.device).round().long()
     for _ in range(rounds):
         sizes = cuts.diff()
-        means = sums[cuts].diff() / sizes.clamp(min=1)
-        means = torch.where(sizes > 0, means, torch.cummax(means, 0).values)
+        means = torch.where(sizes > 0, sums[cuts].diff() / sizes.clamp(min=1), -torch.inf)
+        means = torch.cummax(means, 0).values  # an empty group stands where the one before it does
         middles = (means[1:] + means[:-1]) / 2
         inner = torch.searchsorted(ordered, middles)
         new = torch.cat([cuts[:1], inner, cuts[-1:]])
@@ -229,8 +260,8 @@ def hide_sure(
     sure: float,
 ) -> Plan:
     """KAKURENBO: of the lowest F*N losses those go that were told right with a probability of ``sure`` or more."""
-    part = sum(moment.epoch >= place * moment.num_epochs for place in at)
-    most = round(ratio * steps[part] * book.size)
+    part = sum(not until(place)(moment) for place in at)
+    most = min(round(ratio * steps[part] * book.size), book.size - 1)
     unknown = int(torch.count_nonzero(torch.isnan(book.scores)))
     low = ~highest(book.scores, max(book.size - most, unknown), generator)
     hidden = low & (book.memory["confidence"] >= sure)
@@ -266,44 +297,64 @@ def by_class(
 ) -> Plan:
     """RCAP: class budgets ~ sqrt(L_c * n_c / N), inside a class a draw ~ softmax(l / b), losses clipped to log K."""
     labels = labels.to(book.scores.device)
-    classes = int(labels.max()) + 1
-    losses = book.scores.double().clamp(max=math.log(max(classes, 2)))
+    sizes = torch.bincount(labels)
+    losses = book.scores.double().clamp(max=math.log(max(len(sizes), 2)))
     unknown = torch.isnan(losses)
-    sizes = torch.bincount(labels, minlength=classes)
-    known = torch.bincount(labels[~unknown], minlength=classes)
-    total = torch.zeros(classes, dtype=torch.float64, device=losses.device)
-    total.index_add_(0, labels[~unknown], losses[~unknown].clamp(min=0))
-    mean = total / known.clamp(min=1)
-    wish = (mean * sizes / book.size).sqrt()
-    count = max(budget(book.size, ratio), int(unknown.sum()))
-    quota = shares(wish.tolist(), sizes.tolist(), count)
+    known = (~unknown).nonzero().squeeze(1)
+    count = torch.bincount(labels[known], minlength=len(sizes))
+    total = sums(labels[known], losses[known].clamp(min=0), len(sizes))
+    wish = (total / count.clamp(min=1) * sizes / book.size).sqrt()
+    left = max(budget(book.size, ratio) - int(unknown.sum()), 0)
+    quota = shares(wish.tolist(), count.tolist(), left, generator)
     # A key of value/b plus Gumbel noise: the highest keys are a draw without replacement ~ softmax(value/b).
-    noise = torch.rand(book.size, generator=generator, device=losses.device, dtype=torch.float64)
-    key = losses / temperature - (-noise.clamp(1e-12, 1 - 1e-12).log()).log()
-    key = torch.where(unknown, torch.inf, key)
-    mask = torch.zeros(book.size, dtype=torch.bool, device=losses.device)
-    for label, many in enumerate(quota):
-        members = (labels == label).nonzero().squeeze(1)
-        mask[members[highest(key[members], many, generator)]] = True
-    return plan_of(mask | unknown, moment.epoch, generator)
+    known = known[torch.randperm(len(known), generator=generator, device=known.device)]
+    noise = torch.rand(len(known), generator=generator, device=losses.device, dtype=torch.float64)
+    key = losses[known] / temperature - (-noise.clamp(1e-12, 1 - 1e-12).log()).log()
+    lucky = first_of_each(known[key.argsort(descending=True)], labels, quota)
+    return plan_of(unknown.index_fill(0, lucky, True), moment.epoch, generator)
 
 
-def shares(wishes: list[float], limits: list[int], total: int) -> list[int]:
-    """Whole numbers that sum to ``total``, in proportion to the wishes, none above its limit (largest remainders)."""
-    total = min(total, sum(limits))
-    got = [0] * len(wishes)
-    wishes = [max(wish, 0.0) for wish in wishes]
-    while (left := total - sum(got)) > 0:
-        open_ = [at for at in range(len(wishes)) if got[at] < limits[at]]
-        mass = sum(wishes[at] for at in open_)
-        parts = {at: left * (wishes[at] / mass if mass > 0 else 1 / len(open_)) for at in open_}
-        whole = {at: min(limits[at] - got[at], math.floor(part)) for at, part in parts.items()}
-        if any(whole.values()):
-            for at, many in whole.items():
-                got[at] += many
-        else:
-            for at in sorted(open_, key=lambda at: parts[at] - math.floor(parts[at]), reverse=True)[:left]:
-                got[at] += 1
+def sums(labels: Tensor, values: Tensor, classes: int) -> Tensor:
+    """Of the values of each class."""
+    total = torch.zeros(classes, dtype=torch.int64, device=labels.device)
+    return total.index_add_(0, labels, _whole(values)).double() / UNIT
+
+
+def first_of_each(order: Tensor, labels: Tensor, many: Sequence[int]) -> Tensor:
+    """Of the samples in this order, the first ``many[c]`` of each class c."""
+    of = labels[order]
+    by_class = of.argsort(stable=True)
+    counts = torch.bincount(of, minlength=len(many))
+    rank = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    wanted = torch.tensor(many, device=order.device).repeat_interleave(counts)
+    return order[by_class[rank < wanted]]
+
+
+def shares(wishes: Sequence[float], limits: Sequence[int], total: int, generator: torch.Generator) -> list[int]:
+    """Whole numbers that sum to ``total``, in proportion to the wishes, none above its limit.
+
+    By largest remainders, equals by lot; what goes beyond a limit is shared out among the others.
+    """
+    got, left = [0] * len(wishes), min(total, sum(limits))
+    open_ = list(range(len(wishes)))
+    parts = dict.fromkeys(open_, 0.0)
+    while open_:
+        mass = sum(max(wishes[at], 0.0) for at in open_)
+        parts = {at: left * (max(wishes[at], 0.0) / mass if mass > 0 else 1 / len(open_)) for at in open_}
+        filled = [at for at in open_ if parts[at] >= limits[at]]
+        if not filled:
+            break
+        for at in filled:
+            got[at] = limits[at]
+        left = max(left - sum(limits[at] for at in filled), 0)
+        open_ = [at for at in open_ if got[at] < limits[at]]
+    for at in open_:
+        got[at] = math.floor(parts[at])
+    lot = torch.randperm(len(open_), generator=generator, device=generator.device).tolist()
+    equal = sorted(zip(lot, open_, strict=True))
+    behind = sorted((at for _, at in equal), key=lambda at: got[at] - parts[at])
+    for at in behind[: left - sum(got[at] for at in open_)]:
+        got[at] += 1
     return got
 
 
@@ -345,26 +396,56 @@ def both_sides(plan: Plan, floor: float, generator: torch.Generator) -> Plan:
 
 
 def with_floor(plan: Plan, labels: Tensor, floor: float, generator: torch.Generator) -> Plan:
-    """At least a share ``floor`` of each class: left-out samples of short classes come back.
+    """At least a share ``floor`` of each class.
 
-    Where the plan's weights are not all 1, those of a short class are shared out over what it has now, so that the
-    class weighs what it did.
+    Where lots were drawn, they are drawn again, class by class: a class that would fall short has all its chances
+    raised, and the weights are 1/chance, so that an unbiased plan stays one. In any other plan those of a short
+    class that were left out come back by lot, at weight 1.
     """
-    labels = labels.to(plan.table.device)
-    table, inside = plan.table.clone(), plan.table != 0
-    plain = bool((table[inside] == 1).all())
-    for label in torch.bincount(labels).nonzero().squeeze(1).tolist():
-        members = labels == label
-        have = members & inside
-        kept, want = int(have.sum()), math.ceil(floor * int(members.sum()))
-        if kept >= want:
-            continue
-        extra = choose(members & ~inside, want - kept, generator)
-        mass = float(table[have].sum())
-        table[extra] = 1.0
-        if not plain and mass > 0:
-            heavy = extra | (have & (plan.table != 1))
-            light = float(table[have & (plan.table == 1)].sum())
-            table[heavy] = (mass - light) / int(heavy.sum()) if mass > light else 1.0
-        inside = inside | extra
-    return Plan(plan.epoch, shuffled_members(inside, generator), table)
+    if plan.kept == plan.size:
+        return plan
+    labels, share = labels.to(plan.table.device), Fraction(repr(floor))
+    least = [math.ceil(share * size) for size in torch.bincount(labels).tolist()]
+    if plan.chances is None:
+        return _topped_up(plan, labels, least, generator)
+    return _by_lot(plan, plan.chances().double(), labels, least, generator)
+
+
+def _topped_up(plan: Plan, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
+    inside = plan.table != 0
+    have = torch.bincount(labels[inside], minlength=len(least)).tolist()
+    need = [max(want - kept, 0) for want, kept in zip(least, have, strict=True)]
+    if not any(need):
+        return plan
+    table = plan.table.index_fill(0, first_of_each(shuffled_members(~inside, generator), labels, need), 1.0)
+    return Plan(plan.epoch, shuffled_members(table != 0, generator), table)
+
+
+def _by_lot(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
+    """A plan of as many samples, but at least ``least`` of each class, drawn systematically inside each class."""
+    sizes = torch.bincount(labels)
+    usual = sums(labels, chances, len(sizes)).tolist()
+    many = [max(*each) for each in zip(least, shares(usual, sizes.tolist(), plan.kept, generator), strict=True)]
+    number = torch.tensor(many, device=labels.device)
+    chances = scaled_in_classes(chances, labels, number)
+    lot = torch.randperm(len(labels), generator=generator, device=generator.device)
+    order = lot[chances[lot].argsort()]  # equals in random order
+    order = order[labels[order].argsort(stable=True)]
+    chosen = order[_systematic(_whole(chances[order]), sizes, number, generator)]
+    table = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])
+    table *= _rounded(len(labels) / float(table.sum()))
+    return Plan(plan.epoch, shuffled_members(table != 0, generator), table.float())
+
+
+def scaled_in_classes(chances: Tensor, labels: Tensor, number: Tensor) -> Tensor:
+    """Chances c * chance, at most 1, with a c for each class such that they sum to ``number[class]``."""
+    chances = chances.clamp(min=1e-9)  # nobody's chance is out of reach
+    free = torch.ones_like(labels, dtype=torch.bool)
+    while True:
+        room = number - torch.bincount(labels[~free], minlength=len(number))
+        mass = sums(labels, torch.where(free, chances, 0.0), len(number))
+        scaled = chances * (room / mass.clamp(min=1e-300))[labels]
+        over = free & (scaled >= 1)
+        if not bool(over.any()):
+            return torch.where(free, scaled, 1.0)
+        free &= ~over

@@ -71,6 +71,7 @@ class Pruned(View):
             raise InputError(
                 message("a method", repr(method), "Take one from infobatch.methods, as methods.infobatch().")
             )
+        checks.check_size(method.size, len(dataset), repr(method))
         method.check(num_epochs)
         if not isinstance(shard_scores, bool):
             raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
@@ -109,6 +110,8 @@ class Pruned(View):
         """How many whole passes went by without a loss."""
         self._reports: list[EpochReport] = []
         self._warned = False
+        self._unlooked = False
+        """Whether it was said that a look at the left-out is missing."""
         self._sampler = PlanSampler(self._begin, self._length, lambda: (self.epoch, self._before + self._done()))
 
     # ---- what a training loop uses -----------------------------------------------------------------------
@@ -195,8 +198,9 @@ class Pruned(View):
         ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
         """
         checks.check_count("batch_size", batch_size, 1, "As for training.")
+        checks.check_look(loader)
         self._settle()
-        if "held" not in (self.method.memory.columns if self.method.memory else ()):
+        if "hidden" not in self.method.needs:
             raise InputError(
                 message("a method that wants a look at the left-out", repr(self.method), "Only those need it.")
             )
@@ -211,8 +215,9 @@ class Pruned(View):
             yield from look.batches(self.dataset, batch_size, loader)
             look.close()
         finally:
-            look.forget()
-            self._look = None
+            if self._look is look:
+                look.forget()
+                self._look = None
 
     def observe(self, loss: Tensor, indices: Tensor, *, confidence: Tensor | None = None) -> None:
         """How a sample that was left out fares; see ``hidden``. Nothing to call ``backward`` on."""
@@ -246,6 +251,9 @@ class Pruned(View):
         With ``shard_scores`` its numbers alone; then asking for a new one is for all ranks or none.
         """
         self._settle()
+        if self._look is not None:
+            remedy = "Whom it keeps depends on what is seen there: go through train_data.hidden() to its end first."
+            raise MisalignedError(message("no plan inside a look at the left-out", "a call for one", remedy))
         if self._plan is None:
             moment, book = Moment(self._epoch, self.num_epochs), self._book
             if isinstance(book, ShardBook):
@@ -297,10 +305,11 @@ class Pruned(View):
     def progress(self) -> tuple[int, int, int]:
         """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to.
 
-        With ranks: of this rank's part, and (epoch, 0, 1) while the coming plan waits for the others' losses.
+        With ranks: of this rank's part, and (epoch, 0, 1) while the coming plan waits for the others' losses, or for
+        a look at the left-out.
         """
         world = find(self.group).world
-        if world > 1 and (self._plan is None or self._finished()):
+        if self._look is not None or (world > 1 and (self._plan is None or self._finished())):
             return self.epoch, 0, 1
         left, done = self.plan().kept - self._before, self._before
         if isinstance(self._book, ShardBook):
@@ -342,7 +351,14 @@ class Pruned(View):
             done = int(fresh.ne(UNSEEN).count_nonzero())
             table = None if bool((plan.table == 1).all()) else _saved(plan.table)
             came = {name: _saved(column) for name, column in self._came_together("saves in").items()}
-            running = {"indices": _saved(plan.indices), "table": table, "fresh": fresh, "came": came}
+            chosen = None if plan.chosen is None else _saved(plan.chosen)
+            running = {
+                "indices": _saved(plan.indices),
+                "table": table,
+                "chosen": chosen,
+                "fresh": fresh,
+                "came": came,
+            }
         return {
             "format": checks.FORMAT,
             "size": self._book.size,
@@ -406,8 +422,12 @@ class Pruned(View):
                 if running["table"] is None
                 else running["table"]
             )
+            chosen = running.get("chosen")
             self._plan = plan = Plan(
-                self._epoch, running["indices"].to(device, copy=True), table.to(device, copy=True)
+                self._epoch,
+                running["indices"].to(device, copy=True),
+                table.to(device, copy=True),
+                None if chosen is None else chosen.to(device, copy=True),
             )
             book.begin(plan, self._scale(plan))
             book.fresh.copy_(running["fresh"])
@@ -498,6 +518,7 @@ class Pruned(View):
                     "Promise more: the last epochs run on full data, so pruning must know where the end is.",
                 )
             )
+        self._warn_of_looks()
         plan = self.plan()
         if not self._warned:
             self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
@@ -631,7 +652,8 @@ class Pruned(View):
                 self._book.came[name].copy_(column)
         now = report(plan, self._book.scores, self._book.planned)
         if isinstance(self._book, ScoreBook) and isinstance(plan, Plan):
-            self._book.remember(self.method.memory, plan.table != 0)
+            self._warn_of_confidences()
+            self._book.remember(self.method.memory, plan)
         not_finite = self._book.merge()
         self._book.planned += plan.kept
         self._reports.append(replace(now, not_finite=not_finite))
@@ -642,6 +664,29 @@ class Pruned(View):
                 "those samples keep the scores they had",
                 InfoBatchWarning,
                 stacklevel=2,
+            )
+
+    def _warn_of_confidences(self) -> None:
+        """On a device nobody looked at them before."""
+        odd = sum(checks.not_chances(column) for column in self._book_came.values())
+        if odd:
+            warnings.warn(
+                f"epoch {self._epoch}: {odd} confidences were no probabilities; pass softmax, not logits",
+                InfoBatchWarning,
+                stacklevel=3,
+            )
+
+    def _warn_of_looks(self) -> None:
+        """Some were left out, and nobody looked at them since."""
+        if "hidden" not in self.method.needs or self._unlooked or self._before or self._done():
+            return
+        if bool((self._memory["held"] == 0).any()):
+            self._unlooked = True
+            warnings.warn(
+                f"{self.method!r} wants a look at those it left out, after each epoch, and nobody took one: see "
+                "Pruned.hidden",
+                InfoBatchWarning,
+                stacklevel=3,
             )
 
     def _next_epoch(self, run: Pass | None) -> None:
@@ -680,6 +725,7 @@ class Pruned(View):
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
             self._book.named(indices)  # counted where a captured graph counts, too
             return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
+        self._warn_of_looks()
         self.plan()
         run = self._running
         weights = checks.check_members(indices, self._book, self._epoch, None if run is None else run.ghost)

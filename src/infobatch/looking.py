@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from .distributed import Ranks, gather, share
-from .errors import MisalignedError, message
+from .errors import InputError, MisalignedError, message
 from .method import Method
 from .scorebook import UNSEEN, ScoreBook
+from .views import View
 
 
 class Look:
@@ -28,30 +29,40 @@ class Look:
         some = self._mine.cpu()
         if not some.numel():
             return
-        data = _Some(dataset, some.tolist())
-        for at, batch in enumerate(DataLoader(data, batch_size=batch_size, **loader)):
-            yield batch, some[at * batch_size : (at + 1) * batch_size].to(self._book.device)
+        batches = DataLoader(View(dataset), batch_size=batch_size, sampler=some.tolist(), **loader)
+        for batch, indices in zip(batches, torch.split(some, batch_size), strict=True):
+            yield batch, indices.to(self._book.device)
 
     def note(self, loss: Tensor, indices: Tensor, confidence: Tensor | None) -> None:
+        if indices.device.type == "cpu":  # elsewhere a look at values would wait
+            low, high = (int(end) for end in indices.aminmax())
+            if low < 0 or high >= self._book.size:
+                expected = f"indices from 0 to {self._book.size - 1}"
+                raise InputError(message(expected, f"{low} to {high}", "Pass the loop's indices."))
         self._book.record(indices, loss)
         for column in self._book.came.values():
             assert confidence is not None
             column.scatter_(0, indices, confidence.detach().to(column.dtype))
 
     def close(self) -> None:
-        """What was seen becomes scores and memory; ranks tell each other first."""
+        """What was seen becomes scores and memory, and nobody waits for a look; ranks tell each other first."""
         book = self._book
-        strangers = int((book.fresh != UNSEEN).sum()) - int((book.fresh[self._mine] != UNSEEN).sum())
+        seen = int((book.fresh[self._mine] != UNSEEN).sum())
+        strangers = int((book.fresh != UNSEEN).sum()) - seen
         if strangers:
             raise MisalignedError(
                 message("losses of samples that were left out", f"{strangers} of others", "Pass the loop's indices.")
             )
+        if seen < self._mine.numel():
+            got = f"none for {self._mine.numel() - seen} of {self._mine.numel()} samples"
+            raise MisalignedError(message("an observe() for each batch", got, "Call it in the loop over hidden()."))
         if self._ranks.world > 1 and self._all.numel():
             for column in (book.fresh, *book.came.values()):
                 parts = column.index_select(0, self._mine)
                 whole = gather(self._ranks, parts, self._all.numel(), "looks at the left-out of", self._epoch)
                 column.index_copy_(0, self._all, whole)
         book.remember(self._method.memory, None)
+        book.memory["held"].fill_(1.0)
         book.merge()
 
     def forget(self) -> None:
@@ -59,14 +70,3 @@ class Look:
         self._book.fresh.fill_(UNSEEN)
         for column in self._book.came.values():
             column.fill_(torch.nan)
-
-
-class _Some(Dataset[Any]):
-    def __init__(self, dataset: Any, indices: list[int]) -> None:
-        self.dataset, self.indices = dataset, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, at: int) -> Any:
-        return self.dataset[self.indices[at]]

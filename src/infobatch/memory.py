@@ -15,9 +15,10 @@ from torch import Tensor
 
 Columns = Mapping[str, Tensor]
 OnLoss = Callable[[Columns, Tensor, Columns], Columns]
-"""(columns, losses, what else came: confidence) -> the columns that change."""
-OnPlan = Callable[[Columns, Tensor], Columns]
-"""(columns, who was in the plan) -> the columns that change."""
+"""(columns, losses, what else is known) -> the columns that change. Known are what came with the losses, whose loss
+``arrived``, and the ``scores`` before."""
+OnPlan = Callable[[Columns, Tensor, Tensor], Columns]
+"""(columns, who was in the plan, whom the method's own rule had chosen) -> the columns that change."""
 
 
 def _nothing(columns: Columns, *came: object) -> Columns:
@@ -50,8 +51,13 @@ def _both(columns: Columns, *came: Tensor, first: Callable[..., Columns], second
 # ---- the ones that methods use -----------------------------------------------------------------------------
 
 
+def chosen() -> Memory:
+    """Whom the rule chose for the last plan, for methods that choose anew only every so many epochs."""
+    return Memory({"chosen": 1.0}, on_plan=_chosen)
+
+
 def held() -> Memory:
-    """Who was in the last plan, for methods that choose anew only every so many epochs."""
+    """Who was in the last plan or looked at since: the others wait for a look."""
     return Memory({"held": 1.0}, on_plan=_held)
 
 
@@ -93,16 +99,22 @@ def confidence() -> Memory:
 
 
 def streak(share: float) -> Memory:
-    """How many times in a row a sample's loss was among the share*N highest that came."""
+    """How many of its losses in a row were among the highest share of what is known of all samples."""
     return Memory({"streak": 0.0}, partial(_streak, share=share))
 
 
-def _held(columns: Columns, planned: Tensor) -> Columns:
-    del columns
+def _chosen(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
+    del columns, planned
+    return {"chosen": chosen.float()}
+
+
+def _held(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
+    del columns, chosen
     return {"held": planned.float()}
 
 
-def _visits(columns: Columns, planned: Tensor) -> Columns:
+def _visits(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
+    del chosen
     return {"visits": columns["visits"] + planned}
 
 
@@ -152,10 +164,9 @@ def _confidence(columns: Columns, losses: Tensor, came: Columns) -> Columns:
 
 
 def _streak(columns: Columns, losses: Tensor, came: Columns, *, share: float) -> Columns:
-    arrived = came["arrived"] != 0
-    count = int(arrived.sum())
-    if not count:
+    last = torch.where(came["arrived"] != 0, losses, came["scores"])  # those left out count with their last loss
+    known = last[~torch.isnan(last)]
+    if not known.numel():
         return {}
-    rank = max(1, count - round(share * losses.numel()))
-    edge = torch.where(arrived, losses, torch.inf).kthvalue(rank).values
+    edge = known.kthvalue(max(1, known.numel() - round(share * known.numel()))).values
     return {"streak": torch.where(losses > edge, columns["streak"] + 1, 0.0)}

@@ -9,6 +9,7 @@ infobatch(ratio=0.5, delta=0.875)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,10 +23,11 @@ from .choices import Book, Seen
 from .errors import InputError, message
 from .memory import Memory
 from .method import Method as Method
+from .method import method_of
 from .plan import Plan
 from .policies import MOST, Policy, Rounding
 from .schedules import Moment, Schedule, after, all_of, until
-from .values import count, labels_of, part, ratio_of, share_of
+from .values import count, labels_of, number, part, ratio_of, share_of
 
 
 def infobatch(
@@ -103,8 +105,8 @@ def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warm
         raise InputError(message("a ratio above 0", "0", "The ratio is the share that goes among the prunable."))
     schedule = all_of(until(delta), after(warmup))
     settings = {"share": share, "delta": float(delta), "ratio": ratio, "warmup": warmup}
-    policy = partial(policies.spend, saving=share, ratio=ratio, schedule=schedule)
-    return Method("saving", settings, policy, schedule, check=partial(_reachable, share=share, schedule=schedule))
+    policy = partial(policies.spend, saving=share, ratio=ratio)
+    return Method("saving", settings, policy, schedule, fits=partial(_reachable, share=share))
 
 
 def full() -> Method:
@@ -119,6 +121,9 @@ def rising(
     ratio, floor = ratio_of(ratio), share_of("floor", floor)
     if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
         raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
+    if floor > 1 - ratio:
+        remedy = "No chance is below the floor, so no fewer than that share stay: lower floor or ratio."
+        raise InputError(message(f"a floor of at most 1 - ratio = {1 - ratio:.3g}", repr(floor), remedy))
     policy = partial(choices.rising, ratio=ratio, power=float(power), floor=floor)
     return _method("rising", policy, delta, warmup, ratio=ratio, power=float(power), floor=floor)
 
@@ -128,15 +133,15 @@ def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0
     ratio, epsilon, share = ratio_of(ratio), share_of("epsilon", epsilon), part("share", share)
     policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=count("every", every))
     settings = {"ratio": ratio, "epsilon": epsilon, "share": share, "every": every}
-    return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.held())
+    return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.chosen())
 
 
 def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 10) -> Method:
     """Raju et al. 2021: the highest average loss plus ``c`` times its spread; chosen anew every ten epochs."""
-    ratio, share = ratio_of(ratio), part("share", share)
-    policy = partial(choices.upper_bound, ratio=ratio, c=float(c), every=count("every", every))
-    settings = {"ratio": ratio, "c": float(c), "share": share, "every": every}
-    return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.held())
+    ratio, share, c = ratio_of(ratio), part("share", share), number("c", c, "1 is the usual one.")
+    policy = partial(choices.upper_bound, ratio=ratio, c=c, every=count("every", every))
+    settings = {"ratio": ratio, "c": c, "share": share, "every": every}
+    return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.chosen())
 
 
 def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
@@ -153,6 +158,7 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
         memory.window(window),
         schedule=after(window),
         needs=frozenset({"confidence"}),
+        fits=partial(_longer, window=window),
     )
 
 
@@ -178,14 +184,15 @@ def kakurenbo(
     ``update`` needs the keyword ``confidence``, and each epoch ends with a look at the hidden (``hidden``,
     ``observe``). The source lets the learning rate grow: take compensate="lr".
     """
-    ratio, sure = ratio_of(ratio), part("sure", sure)
+    ratio, sure, steps, at = ratio_of(ratio), part("sure", sure), _parts("steps", steps), _parts("at", at)
     if len(steps) != len(at) + 1:
         raise InputError(message("one step more than places", f"{len(steps)} and {len(at)}", "See the defaults."))
-    falls = tuple(float(step) for step in steps), tuple(float(place) for place in at)
-    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=falls[0], at=falls[1])
+    if list(at) != sorted(at):
+        raise InputError(message("at in rising order", repr(at), "They are shares of the run."))
+    policy = partial(choices.hide_sure, ratio=ratio, sure=sure, steps=steps, at=at)
     return _rival(
         "kakurenbo",
-        {"ratio": ratio, "sure": sure, "steps": tuple(steps), "at": tuple(at)},
+        {"ratio": ratio, "sure": sure, "steps": steps, "at": at},
         policy,
         memory.confidence() | memory.held(),
         needs=frozenset({"confidence", "hidden"}),
@@ -197,7 +204,7 @@ def ies(bound: float = 1e-3) -> Method:
 
     Each epoch ends with a look at the resting (``hidden``, ``observe``), or they would rest for ever.
     """
-    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not bound > 0:
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 < bound < math.inf:
         raise InputError(
             message("a bound above 0", repr(bound), "The source has 1e-3 on CIFAR-10, 2e-3 on CIFAR-100.")
         )
@@ -222,10 +229,11 @@ def order_dp(some: float = 0.8, best: float = 0.375) -> Method:
 def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
     """RCAP: class budgets by the root of their losses, and inside a class a draw by softmax of the clipped loss."""
     ratio, labels = ratio_of(ratio), labels_of(labels)
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature > 0:
+    temperature = number("temperature", temperature, "1 is the default.")
+    if temperature <= 0:
         raise InputError(message("a temperature above 0", repr(temperature), "1 is the default."))
-    policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=float(temperature))
-    return _rival("rcap", {"ratio": ratio, "temperature": float(temperature)}, policy)
+    policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=temperature)
+    return replace(_rival("rcap", {"ratio": ratio, "temperature": temperature}, policy), size=len(labels))
 
 
 def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
@@ -237,7 +245,7 @@ def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
 
 def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
     """BLS (CVPR 2026): ``inner`` (InfoBatch, if left out) with scores that need a batch's mean loss alone."""
-    inner, share = infobatch() if inner is None else inner, part("share", share)
+    inner, share = infobatch() if inner is None else method_of(inner), part("share", share)
     return replace(
         inner,
         name="bls",
@@ -253,7 +261,7 @@ def static(selection: Any) -> Method:
     indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
     settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices)}
     policy = partial(choices.static, indices=indices, weights=weights)
-    return Method("static", settings, policy, until(1.0), unbiased=False)
+    return Method("static", settings, policy, until(1.0), unbiased=False, size=selection.size)
 
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -276,10 +284,11 @@ def _rival(
     memory: Memory | None = None,
     schedule: Schedule | None = None,
     needs: frozenset[str] = frozenset(),
+    fits: Callable[[int, Schedule], None] | None = None,
 ) -> Method:
     """As published: every epoch that the rule says, weights 1."""
-    when = schedule or until(1.0)
-    return Method(name, settings, policy, when, rescale=False, unbiased=False, memory=memory, needs=needs)
+    made = Method(name, settings, policy, schedule or until(1.0), rescale=False, unbiased=False)
+    return replace(made, memory=memory, needs=needs, fits=fits or made.fits)
 
 
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
@@ -290,7 +299,20 @@ def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool 
     return Method(name, shown, policy, schedule, rescale, unbiased=rescale)
 
 
-def _reachable(num_epochs: int, share: float, schedule: Schedule) -> None:
+def _parts(name: str, given: Any) -> tuple[float, ...]:
+    if not isinstance(given, (tuple, list)):
+        raise InputError(message(f"{name} as a tuple of shares", repr(given), "See the defaults."))
+    return tuple(0.0 if each == 0 else part(name, each) for each in given)
+
+
+def _longer(num_epochs: int, schedule: Schedule, window: int) -> None:
+    del schedule
+    if num_epochs <= window:
+        remedy = "Nothing is left out before the window is full: train longer, or take a smaller one."
+        raise InputError(message(f"more epochs than the window of {window}", str(num_epochs), remedy))
+
+
+def _reachable(num_epochs: int, schedule: Schedule, share: float) -> None:
     pruning = sum(schedule(Moment(epoch, num_epochs)) for epoch in range(1, num_epochs))
     most = MOST * pruning / num_epochs
     if share > most:

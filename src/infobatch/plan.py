@@ -5,9 +5,9 @@ Drawing is a pure function of its arguments. All randomness comes from the gener
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Protocol
 
 import torch
@@ -46,6 +46,10 @@ class Plan(Shares):
     epoch: int
     indices: Tensor
     table: Tensor
+    chosen: Tensor | None = None
+    """Whom the method's own rule chose, where weights or guards then changed that, for methods that remember it."""
+    chances: Callable[[], Tensor] | None = None
+    """Each sample's chance to be in it, where lots were drawn: for guards that draw again. Not kept after that."""
 
     @property
     def size(self) -> int:
@@ -79,7 +83,9 @@ class Plan(Shares):
         return float(total.square() / squares)
 
     def to(self, device: torch.device) -> Plan:
-        return Plan(self.epoch, self.indices.to(device, non_blocking=True), self.table.to(device, non_blocking=True))
+        chosen = None if self.chosen is None else self.chosen.to(device, non_blocking=True)
+        moved = self.indices.to(device, non_blocking=True), self.table.to(device, non_blocking=True)
+        return Plan(self.epoch, *moved, chosen)
 
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"
@@ -177,4 +183,11 @@ def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torc
     table = outside.float()
     for stratum, lucky in zip(strata, chosen, strict=True):
         table.add_(lucky, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
-    return Plan(epoch, indices, table)
+    return Plan(epoch, indices, table, chances=partial(_chances, tuple(strata), outside))
+
+
+def _chances(strata: tuple[Stratum, ...], outside: Tensor) -> Tensor:
+    chances = outside.double()
+    for stratum in strata:
+        chances.add_(stratum.members, alpha=stratum.keep / int(torch.count_nonzero(stratum.members)))
+    return chances

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .plan import Plan, Stratum, full, stratified
-from .schedules import Moment, Schedule
+from .schedules import Moment
 from .scorebook import at_least, beyond, mean
 
 Rounding = Literal["exact", "paper"]
@@ -183,15 +183,14 @@ def uniform(stats: Stats, moment: Moment, *, ratio: float, unscored: bool = Fals
 
 
 @ByCuts
-def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float, schedule: Schedule) -> list[Cut]:
+def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float) -> list[Cut]:
     """Leave out so many that the whole run ends at ``saving``, evenly over the pruning epochs still to come.
 
     The count is met by the threshold: of the lowest count/r samples a share r goes, so no weight exceeds
     1/(1-r) while the data set is large enough; after that r rises.
     """
-    left = sum(schedule(Moment(epoch, moment.num_epochs)) for epoch in range(moment.epoch, moment.num_epochs))
     spared = moment.epoch * stats.size - stats.planned
-    want = round((saving * moment.num_epochs * stats.size - spared) / left)
+    want = round((saving * moment.num_epochs * stats.size - spared) / moment.pruning_left)
     want = min(want, math.floor(MOST * stats.known))  # what is not known yet is made up for later
     if want <= 0:
         return []

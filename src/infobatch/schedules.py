@@ -10,11 +10,23 @@ from typing import NamedTuple
 from .errors import InputError, message
 
 
+def _always(moment: Moment) -> bool:
+    del moment
+    return True
+
+
 class Moment(NamedTuple):
-    """Epoch ``epoch`` (counted from 0) of ``num_epochs``."""
+    """Epoch ``epoch`` (counted from 0) of ``num_epochs``, and when the method at hand prunes."""
 
     epoch: int
     num_epochs: int
+    schedule: Callable[[Moment], bool] = _always
+
+    @property
+    def pruning_left(self) -> int:
+        """How many epochs from this one on prune."""
+        later = range(self.epoch, self.num_epochs)
+        return sum(self.schedule(Moment(epoch, self.num_epochs)) for epoch in later)
 
 
 Schedule = Callable[[Moment], bool]

@@ -117,15 +117,17 @@ class ScoreBook:
         """How many samples got a score in this epoch without being in its plan."""
         return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
 
-    def remember(self, memory: Memory | None, planned: Tensor | None) -> None:
-        """The method's columns take in what arrived; ``planned`` says who was in the plan, where one was."""
+    def remember(self, memory: Memory | None, plan: Plan | None) -> None:
+        """The method's columns take in what arrived, and the plan, where it came by one. Before ``merge``."""
         if memory is None:
             return
         arrived = (self.fresh != UNSEEN) & (self.fresh != SKIPPED) & torch.isfinite(self.fresh)
-        for name, new in memory.on_loss(self.memory, self.fresh, {**self.came, "arrived": arrived.float()}).items():
+        came = {**self.came, "arrived": arrived.float(), "scores": self.scores}
+        for name, new in memory.on_loss(self.memory, self.fresh, came).items():
             self.memory[name] = torch.where(arrived, new, self.memory[name])
-        if planned is not None:
-            self.memory |= memory.on_plan(self.memory, planned)
+        if plan is not None:
+            planned = plan.table != 0
+            self.memory |= memory.on_plan(self.memory, planned, planned if plan.chosen is None else plan.chosen)
         for column in self.came.values():
             column.fill_(torch.nan)
 

@@ -253,7 +253,7 @@ def draw(book: ShardBook, method: Method, moment: Moment, seed: int) -> ShardPla
     """The plan of one epoch, into the book's levels: a function of scores, epoch, seed and number of ranks."""
     rule, ranks = rule_of(method.policy), book.ranks
     assert rule is not None
-    cuts = rule(Parts(book), moment) if method.schedule(moment) else []
+    cuts = rule(Parts(book), moment._replace(schedule=method.schedule)) if method.schedule(moment) else []
     sizes = table(ranks, [book.count, *(int(torch.count_nonzero(cut.members(book.scores))) for cut in cuts)])
     shares = share_out(sizes, cuts)
     book._rows = [sum(row) for row in shares]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -35,12 +36,26 @@ def count(name: str, value: int, least: int = 1) -> int:
 
 
 def labels_of(given: Any) -> Tensor:
-    labels: Tensor = torch.as_tensor(given)
-    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not labels.numel():
-        raise InputError(message("labels as whole numbers, one a sample", str(labels.shape), "Pass the targets."))
+    """Which class each sample is of: 0, 1, 2 and so on without a gap, in the order of the labels."""
+    expected, remedy = "labels as whole numbers, one a sample", "Pass the targets; number classes that have names."
+    try:
+        labels: Tensor = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(message(expected, type(given).__name__, remedy)) from error
+    plain = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if labels.ndim != 1 or not plain or not labels.numel():
+        raise InputError(message(expected, f"{labels.dtype} of shape {list(labels.shape)}", remedy))
+    labels = labels.detach().long()
     if int(labels.min()) < 0:
         raise InputError(message("labels from 0 on", str(int(labels.min())), "Leave out samples without a class."))
-    return labels.long()
+    places: Tensor = torch.unique(labels, return_inverse=True)[1]
+    return places
+
+
+def number(name: str, value: float, remedy: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(message(f"{name} as a number", repr(value), remedy))
+    return float(value)
 
 
 def share_of(name: str, share: float) -> float:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from . import choices, memory
 from .choices import Book, Seen
-from .method import Method
+from .errors import InputError, message
+from .method import Method, method_of
 from .plan import Plan
 from .policies import Policy
 from .schedules import Moment, all_of, until
@@ -32,8 +33,8 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
     >>> unbiased(infobatch.methods.seta())
     seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
     """
-    floor = share_of("floor", floor)
-    if method.rescale:
+    method, floor = method_of(method), share_of("floor", floor)
+    if method.unbiased:
         return method
     return replace(
         method,
@@ -50,37 +51,63 @@ def plain(method: Method) -> Method:
     >>> plain(infobatch.methods.random(0.3))
     random(ratio=0.3, delta=0.875, rescale=False)
     """
-    return replace(method, settings={**method.settings, "rescale": False}, rescale=False, unbiased=False)
+    method = method_of(method)
+    settings = {key: value for key, value in method.settings.items() if key != "unbiased"}
+    return replace(
+        method,
+        settings={**settings, "rescale": False},
+        rescale=False,
+        unbiased=False,
+        around=tuple(change for change in method.around if change.func is not _both_sides),
+    )
 
 
 def annealed(method: Method, delta: float = 0.875) -> Method:
     """The method up to ``delta`` of the run, and all data from there on; ``delta=1`` is the method as it is."""
+    method, schedule = method_of(method), until(delta)
     if delta == 1:
         return method
     return replace(
         method,
-        settings={**method.settings, "annealed": float(delta)},
-        schedule=all_of(method.schedule, until(delta)),
+        settings={**method.settings, "annealed": min(float(delta), method.settings.get("annealed", 1.0))},
+        schedule=all_of(method.schedule, schedule),
     )
 
 
 def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
-    """The method, with at least a share ``floor`` of each class (or group) in every plan."""
-    floor, labels = part("floor", floor), labels_of(labels)
+    """The method, with at least a share ``floor`` of each class (or group) in every plan.
+
+    Of two floors, for classes and for groups, the larger one holds for each class in each group.
+    """
+    method, floor, labels = method_of(method), part("floor", floor), labels_of(labels)
+    if method.size not in (None, len(labels)):
+        remedy = "Both belong to the same samples."
+        raise InputError(message(f"{method.size} labels, as {method.name} was given", str(len(labels)), remedy))
+    around = []
+    for change in method.around:
+        if change.func is _with_floor:
+            floor, other = max(floor, change.keywords["floor"]), change.keywords["labels"]
+            labels = labels_of(labels * (int(other.max()) + 1) + other)
+        else:
+            around.append(change)
     return replace(
         method,
         settings={**method.settings, "class_floor": floor},
-        around=(*method.around, partial(_with_floor, labels=labels, floor=floor)),
+        around=(*around, partial(_with_floor, labels=labels, floor=floor)),
+        size=len(labels),
     )
 
 
 def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
     """The method, without favour for samples that stay high: their labels may be wrong.
 
-    A sample whose loss was among the highest ``share`` of its epoch ``patience`` times in a row is shown to the
-    method with the lower quartile of the scores, so that it may be left out like an easy one.
+    A sample whose last ``patience`` losses were each, when they came, among the highest ``share`` of what was known
+    of all samples is shown to the method with the lower quartile of the scores, so that it may be left out like an
+    easy one.
     """
-    share, patience = share_of("share", share), count("patience", patience)
+    method, share, patience = method_of(method), share_of("share", share), count("patience", patience)
+    if "noise_guard" in method.settings:
+        raise InputError(message("one noise guard", "a second", "Set share and patience of the first."))
     return replace(
         method,
         settings={**method.settings, "noise_guard": share, "patience": patience},
@@ -103,7 +130,7 @@ def _without_favour(book: Book, moment: Moment, generator: torch.Generator, *, p
     return policy(Seen(_calmed(book.scores, suspect), book.planned, {**book.memory, **calm}), moment, generator)
 
 
-LIKE_LOSSES = ("average", "weight", "batch")
+LIKE_LOSSES = ("average", "spread", "weight", "batch")
 """Columns in which a high loss earns a sample its place."""
 
 

@@ -1,0 +1,127 @@
+"""A look at those left out, between two epochs: whose losses these are, and what wrong use says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import infobatch
+from infobatch import methods
+
+SIZE = 60
+
+
+def fresh(method: methods.Method | None = None) -> infobatch.Pruned:
+    return infobatch.Pruned(TensorDataset(torch.arange(SIZE)), method or methods.kakurenbo(), 12)
+
+
+def epoch(train: infobatch.Pruned, shift: float = 0.0) -> None:
+    indices = train.plan().indices
+    train.update(indices / SIZE + shift, indices, confidence=torch.full((len(indices),), 0.9))
+
+
+def look(train: infobatch.Pruned, shift: float = 0.0, **loader: Any) -> int:
+    seen = 0
+    for (x,), indices in train.hidden(batch_size=7, **loader):
+        train.observe(x / SIZE + shift, indices, confidence=torch.full((len(x),), 0.9))
+        seen += len(x)
+    return seen
+
+
+@pytest.fixture
+def after_hiding() -> infobatch.Pruned:
+    """Two epochs on: the lowest 30 % were left out of the second."""
+    train = fresh()
+    epoch(train)
+    epoch(train, 10.0)
+    return train
+
+
+@pytest.mark.parametrize("loader", [{}, {"num_workers": 1}, {"collate_fn": torch.utils.data.default_collate}])
+def test_each_loss_reaches_its_sample(after_hiding: infobatch.Pruned, loader: dict[str, Any]) -> None:
+    assert look(after_hiding, 20.0, **loader) == 18
+    hidden = torch.arange(SIZE) < 18
+    assert torch.equal(after_hiding.scores, torch.arange(SIZE) / SIZE + torch.where(hidden, 20.0, 10.0))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        {"shuffle": True},
+        {"drop_last": True},
+        {"sampler": range(18)},
+        {"batch_sampler": [[0]]},
+        {"num_workers": 2, "in_order": False},
+    ],
+)
+def test_a_loader_that_changes_the_order_is_refused(after_hiding: infobatch.Pruned, loader: dict[str, Any]) -> None:
+    with pytest.raises(infobatch.InputError, match="keeps the order"):
+        look(after_hiding, **loader)
+
+
+def test_a_batch_without_observe_is_an_error(after_hiding: infobatch.Pruned) -> None:
+    with pytest.raises(infobatch.MisalignedError, match="none for 18 of 18"):
+        list(after_hiding.hidden(batch_size=7))
+    assert look(after_hiding) == 18, "and the look can be taken still"
+
+
+@pytest.mark.parametrize("shift", [SIZE, -SIZE])
+def test_indices_outside_are_refused(after_hiding: infobatch.Pruned, shift: int) -> None:
+    for (x,), indices in after_hiding.hidden(batch_size=30):
+        with pytest.raises(infobatch.InputError, match="indices from 0 to 59"):
+            after_hiding.observe(x / SIZE, indices + shift, confidence=torch.ones(len(x)))
+        after_hiding.observe(x / SIZE, indices, confidence=torch.ones(len(x)))
+
+
+def test_a_second_look_finds_nobody() -> None:
+    """Or a sample's last losses would be counted twice."""
+    train = fresh(methods.ies(bound=0.5))
+    for at in range(6):
+        epoch(train, 0.01 * at)
+        look(train, 0.01 * at)
+    before = train.state_dict()["memory"]
+    assert look(train, 0.06) == 0
+    for name, column in train.state_dict()["memory"].items():
+        assert torch.equal(column, before[name]), name
+
+
+def test_no_plan_is_drawn_while_looking(after_hiding: infobatch.Pruned) -> None:
+    looking = after_hiding.hidden(batch_size=7)
+    next(looking)
+    with pytest.raises(infobatch.MisalignedError, match="inside a look"):
+        after_hiding.plan()
+    assert after_hiding.progress == (2, 0, 1)
+    assert look(after_hiding, 20.0) == 18, "a new look takes the place of one that was not ended"
+    indices = after_hiding.plan().indices
+    after_hiding.update(indices[:20] / SIZE, indices[:20], confidence=torch.ones(20))
+    looking.close()
+    assert after_hiding.progress[1] == 20, "the old one touches nothing any more"
+
+
+@pytest.mark.parametrize("own_loader", [True, False])
+def test_a_look_that_nobody_takes_is_missed(after_hiding: infobatch.Pruned, own_loader: bool) -> None:
+    loader = infobatch.DataLoader(after_hiding, batch_size=7)
+    begin: Callable[[], Any] = partial(next, iter(loader)) if own_loader else partial(epoch, after_hiding)
+    with pytest.warns(infobatch.InfoBatchWarning, match="wants a look"):
+        begin()
+
+
+def test_only_methods_that_want_a_look_have_one() -> None:
+    train = fresh(methods.ucb())
+    epoch(train)
+    with pytest.raises(infobatch.InputError, match="wants a look"):
+        look(train)
+
+
+def test_logits_are_no_confidences() -> None:
+    train = fresh()
+    indices = train.plan().indices[:3]
+    for wrong in (torch.tensor([0.2, 1.5, 0.3]), torch.tensor([-0.1, 0.5, 0.5])):
+        with pytest.raises(infobatch.InputError, match="probabilities"):
+            train.update(torch.rand(3), indices, confidence=wrong)
+    train.update(torch.rand(3), indices, confidence=torch.tensor([0.0, 1.0, torch.nan]))
