@@ -154,17 +154,20 @@ def matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) ->
     damping = ridge * float((e.square().sum(1) * f.square().sum(1)).mean())
     picks = torch.empty(0, dtype=torch.int64, device=e.device)
     weights = torch.empty(0, dtype=torch.float64, device=e.device)
-    missing = target
+    missing, near, exact = target, 1e-6, 1e-12  # on the way weights only tell what to pick next
     for many in _split(k, rounds):
         new = _top(along(e, f, missing.to(f.dtype)), picks, many)
         picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
         es, fs = e[picks].double(), f[picks].double()
-        weights = nonnegative(es, fs, target, damping, weights)
+        last = len(picks) == k
+        weights = nonnegative(es, fs, target, damping, weights, exact if last else near)
         missing = target - (es * weights[:, None]).T @ fs
     return picks, weights
 
 
-def nonnegative(e: Tensor, f: Tensor, target: Tensor, damping: float, start: Tensor) -> Tensor:
+def nonnegative(
+    e: Tensor, f: Tensor, target: Tensor, damping: float, start: Tensor, accuracy: float = 1e-12
+) -> Tensor:
     """w >= 0 with the least |target - sum_i w_i e_i f_i^T|^2 + damping |w|^2.
 
     Which of them are above 0 is found by swapping all that are on the wrong side, or one alone when that does not
@@ -177,9 +180,9 @@ def nonnegative(e: Tensor, f: Tensor, target: Tensor, damping: float, start: Ten
 
     w, free = start, (start > 0) | (goal > 0)
     fewest, chances = len(w) + 1, 3
-    noise = 1e-9 * float(goal.abs().amax())
+    noise = 1e3 * accuracy * float(goal.abs().amax())
     while True:
-        w = _conjugate(product, goal, w, free)
+        w = _conjugate(product, goal, w, free, accuracy)
         wrong = torch.where(free, w < 0, goal - product(w) > noise)
         count = int(wrong.sum())
         if not count:
@@ -240,12 +243,14 @@ def along(e: Tensor, f: Tensor, matrix: Tensor) -> Tensor:
     return ((f @ matrix.T) * e).sum(1)
 
 
-def _conjugate(product: Callable[[Tensor], Tensor], goal: Tensor, start: Tensor, free: Tensor) -> Tensor:
+def _conjugate(
+    product: Callable[[Tensor], Tensor], goal: Tensor, start: Tensor, free: Tensor, accuracy: float
+) -> Tensor:
     """x with product(x) = goal where it is free, and 0 elsewhere, by conjugate gradients."""
     x = torch.where(free, start, 0.0)
     rest = torch.where(free, goal - product(x), 0.0)
     step, square = rest, rest @ rest
-    enough = 1e-24 * float(goal @ goal)
+    enough = accuracy**2 * float(goal @ goal)
     for _ in range(10 * len(goal)):
         if float(square) <= enough:
             break
