@@ -23,7 +23,7 @@ from .errors import RankError, message
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 
 
-PURPOSES = ("closes", "saves in")
+PURPOSES = ("closes", "saves in", "looks at the left-out of")
 
 
 @dataclass(frozen=True)
