@@ -93,7 +93,23 @@ def start(*words: str) -> subprocess.Popen[str]:
     """A command in a process of its own."""
     command = [sys.executable, "-m", "infobatch.cli", *words]
     slowly = {**os.environ, "PAUSE": "0.005"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slowly)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slowly)
+    STARTED.append(process)
+    return process
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running() -> Iterator[None]:
+    """Where a test fails before it ends what it started."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def until(true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
