@@ -768,3 +768,11 @@ def test_bars_on_a_terminal() -> None:
     assert "epoch 11/40" in text
     assert "run 1/2" in text
     assert "infobatch, seed 0: paused in epoch 1" in text
+
+
+@pytest.mark.parametrize("words", [("train", "--epochs"), ("compare", "--seeds"), ("reproduce", "table1", "--seeds")])
+@pytest.mark.parametrize("value", ["2.7", "1e1", "two"])
+def test_whole_numbers_are_whole(say: Any, words: tuple[str, ...], value: str) -> None:
+    code, out, err = say(*words, value)
+    assert (code, out) == (2, "")
+    assert f"{words[-1]}: expected a whole number; got {value}." in err

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from ..lab.catalogue import TASKS
 from ..lab.nets import NETS
@@ -47,6 +47,15 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
+def whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """A whole number as it was typed: cyclopts itself would make 2 of 2.7."""
+    del kind
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"expected a whole number; got {tokens[0].value}.") from None
+
+
 def _given(without: frozenset[str] = frozenset()) -> Any:
     """A dict with those settings that were given."""
     docs, hints = field_docs(Settings), get_type_hints(Settings)
@@ -60,6 +69,7 @@ def _given(without: frozenset[str] = frozenset()) -> Any:
             group=PLACE if entry.name in HARDWARE and entry.name != "data" else LEARNING,
             show_default=_shown(entry.default),
             consume_multiple=isinstance(entry.default, tuple),
+            converter=whole if hints[entry.name] is int else None,
             negative_iterable="",
         )
         options[entry.name] = Annotated[hints[entry.name], parameter]

@@ -24,7 +24,9 @@ from ..lab.settings import HARDWARE, Settings
 from ..lab.tasks import Task
 from ..lab.training import Stop
 from . import tables
-from .options import WHOLE, Answer, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb
+from .options import (
+    WHOLE, Answer, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb, whole,
+)  # fmt: skip
 from .screen import Announcement, make_screen
 
 STOPPED = 130
@@ -89,11 +91,12 @@ def compare(
             consume_multiple=True,
             negative="",
             show_default=" ".join(METHODS),
-            help='Those to hold against full data, which is always there; "NAME+lr" to grow the learning rate.',
+            help='Those to hold against full data, which is always there; "NAME+loss" or "NAME+lr": what grows.',
         ),
     ] = (),
     seeds: Annotated[
-        int | None, Parameter(show_default=str(SEEDS), help="Runs of each method, with seeds from --seed on.")
+        int | None,
+        Parameter(converter=whole, show_default=str(SEEDS), help="Runs of each method, with seeds from --seed on."),
     ] = None,
     equal_steps: Annotated[
         bool, Parameter(help="Also train full data with the number of steps that each method took.")
@@ -198,7 +201,7 @@ def reproduce(
         bool,
         Parameter(name="--list", negative="", show_default=False, help="All recipes, and what came of them here."),
     ] = False,
-    seeds: Annotated[int, Parameter(show_default="the recipe's", help="Runs of each cell.")] = 0,
+    seeds: Annotated[int, Parameter(converter=whole, show_default="the recipe's", help="Runs of each cell.")] = 0,
     runs: Root = RUNS,
     json: Json = False,
     given: Annotated[Hardware, WHOLE] = {},  # noqa: B006
