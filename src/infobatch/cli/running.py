@@ -25,8 +25,21 @@ from ..lab.tasks import Task
 from ..lab.training import Stop
 from . import tables
 from .options import (
-    WHOLE, Answer, Board, Given, Hardware, Json, Level, Margin, Name, Resume, Root, Shared, Wandb, whole,
-)  # fmt: skip
+    WHOLE,
+    Answer,
+    Board,
+    Given,
+    Hardware,
+    Json,
+    Level,
+    Margin,
+    Name,
+    Resume,
+    Root,
+    Shared,
+    Wandb,
+    whole,
+)
 from .screen import Announcement, make_screen
 
 STOPPED = 130
