@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import infobatch
 from infobatch.errors import InputError, StateError
-from infobatch.selection import Evidence, evidence
+from infobatch.selection import Evidence, contextual_diversity, evidence, k_center
 
 N, K, D = 8, 3, 5
 
@@ -117,3 +117,25 @@ def test_moves_whole() -> None:
     assert repr(moved) == repr(known)
     assert "validation" in repr(known)
     assert repr(Evidence(3)) == "Evidence(3 samples: nothing else)"
+
+
+def test_evidence_is_not_differentiated() -> None:
+    x = torch.randn(6, 3, requires_grad=True)
+    known = Evidence(6, features=x, logits=x @ torch.randn(3, 4))
+    assert not any(table.requires_grad for table in known.tables().values())
+    assert len(k_center(known, 0.5)) == len(contextual_diversity(known, 0.5)) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": "3"}, {"validation": 5}, {"validation": {}}, {"more": 1}, {"features": torch.zeros(2, 2)}],
+    ids=str,
+)
+def test_damaged_files_are_named(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "evidence.pt"
+    Evidence(3, features=torch.rand(3, 2)).save(path)
+    whole = infobatch.load(path)
+    for state in (whole | change, {"format": 1} | change):
+        infobatch.save(state, path)
+        with pytest.raises(StateError, match="evidence written by save"):
+            Evidence.load(path)

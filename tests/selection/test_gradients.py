@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from infobatch.errors import InputError
 from infobatch.selection import Evidence, budget, gradients
-from infobatch.selection.scores import influence_scores
+from infobatch.selection.scores import influence, influence_scores
 
 CLASSES, WIDTH = 3, 4
 
@@ -318,3 +318,13 @@ def test_dp_from_a_pool(pool: int) -> None:
 def test_bad_settings_are_named(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(bad))):
         getattr(gradients, name)(made(0, 10), 0.5, **bad)
+
+
+@pytest.mark.parametrize("method", [gradients.dp, influence])
+def test_predictions_without_any_doubt_are_no_trouble(method: Any) -> None:
+    """Then H has next to no curvature, and its inverse no bound but the damping."""
+    lot = torch.Generator().manual_seed(1)
+    logits = 1e4 * torch.randn(9, 3, generator=lot, dtype=torch.float64)
+    features = 1e18 * torch.randn(9, 3, generator=lot, dtype=torch.float64)
+    evidence = Evidence(9, labels=torch.arange(9) % 3, logits=logits, features=features)
+    assert len(method(evidence, 0.5)) == 4

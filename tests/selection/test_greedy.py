@@ -121,6 +121,16 @@ def test_farthest_first_whatever_the_pool(pool: int, kind: str, dtype: torch.dty
                 assert got == want
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_k_center_tells_neighbours_apart_that_are_far_from_the_others(seed: int) -> None:
+    """Two clusters a thousand times as far from each other as their members are, in single precision."""
+    lot = torch.Generator().manual_seed(seed)
+    x = torch.randn(40, 3, generator=lot) + 1000.0 * (torch.arange(40) % 2)[:, None]
+    for share in (0.2, 0.6):
+        chosen = greedy.k_center(Evidence(40, features=x), share)
+        assert list(chosen) == sorted(k_center_loop(x.double(), len(chosen))[0])
+
+
 def test_k_center_starts_at_the_middle_and_goes_to_the_ends() -> None:
     x = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.5]])
     assert list(greedy.k_center(Evidence(5, features=x), 0.2)) == [2]
@@ -153,6 +163,15 @@ def test_contextual_diversity_knows_no_logarithm_of_zero() -> None:
 
 
 # ---- Herding and Graph Cut -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_herding_does_not_add_up_the_rounding_of_the_mean(seed: int) -> None:
+    """Features far from zero, in single precision: each pick would bring the mean's error along."""
+    lot = torch.Generator().manual_seed(seed)
+    x = torch.randn(100, 2, generator=lot) / 1000 + 10.0
+    chosen = greedy.herding(Evidence(100, features=x), 0.5)
+    assert list(chosen) == sorted(herding_loop(x.double(), 50)[0])
 
 
 def herding_loop(x: Tensor, k: int) -> tuple[list[int], list[float]]:

@@ -193,3 +193,58 @@ def test_floating_point_cannot_hold_positions(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
     with pytest.raises(InputError, match="Floating point"):
         Selection.read(tmp_path / "a.npy", 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("two_signs.txt", b"+-5", "whole numbers"),
+        ("deep.json", b"[" * 100_000, "not JSON"),
+        ("long_field.csv", b"index\n" + b"1" * 200_000, "no table"),
+    ],
+)
+def test_odd_files_are_named(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        Selection.read(tmp_path / name, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.txt", "3\n1"), ("a.csv", "index,name\n3,x\n1,y"), ("a.json", "[3, 1]")]
+)
+def test_a_mark_before_the_first_word_does_not_matter(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert list(Selection.read(tmp_path / name, 10)) == [1, 3]
+
+
+def test_indices_in_an_odd_layout_are_refused(tmp_path: Path) -> None:
+    torch.save(torch.tensor([1, 2]).to_sparse(), tmp_path / "a.pt")
+    with pytest.raises(InputError, match="one row of whole numbers"):
+        Selection.read(tmp_path / "a.pt", 10)
+    with pytest.raises(InputError, match="size as a whole number"):
+        Selection.read(tmp_path / "a.pt", "10")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": "9"}, {"size": 1}, {"indices": [1, 2]}, {"weights": torch.ones(9)}, {"settings": None}, {"method": 3}],
+    ids=str,
+)
+def test_damaged_selections_are_named(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pt"
+    Selection(torch.tensor([1, 2]), 9).save(path)
+    infobatch.save(infobatch.load(path) | change, path)
+    with pytest.raises(StateError, match="damaged"):
+        Selection.load(path)
+
+
+def test_a_selection_without_any_weight_is_none() -> None:
+    with pytest.raises(InputError, match="a weight above 0"):
+        Selection(torch.tensor([1, 2]), 9, torch.zeros(2))
+
+
+def test_labels_may_be_a_list() -> None:
+    chosen = Selection(torch.tensor([1, 2]), 4)
+    assert chosen.kept_by_class([0, 1, 1, 7]) == {0: (0, 1), 1: (2, 2), 7: (0, 1)}
+    with pytest.raises(InputError, match="Number the classes"):
+        chosen.kept_by_class(["a", "b", "b", "c"])

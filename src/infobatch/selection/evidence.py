@@ -69,6 +69,7 @@ class Evidence:
         _check_shapes(self)
         for name, table in self.tables().items():
             _check_values(name, table)
+            object.__setattr__(self, name, table.detach())  # nothing here is differentiated
         if self.labels is not None and self.logits is not None:
             low, high = (int(end) for end in self.labels.aminmax())
             if high >= self.logits.shape[1]:
@@ -144,9 +145,11 @@ class Evidence:
     def load(cls, path: str | os.PathLike[str]) -> Evidence:
         """Read what ``save`` wrote, onto the CPU. Nothing in the file is run."""
         state = checkpoint.load(path)
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
-            raise StateError(message("evidence written by save", f"{os.fspath(path)}, which is none", "Gather it."))
-        return _from_state(state)
+        try:
+            return _from_state(state)
+        except InputError as error:
+            got = f"{os.fspath(path)}, which is none ({error})"
+            raise StateError(message("evidence written by save", got, "Gather it.")) from error
 
 
 def _state(evidence: Evidence) -> dict[str, Any]:
@@ -156,8 +159,11 @@ def _state(evidence: Evidence) -> dict[str, Any]:
     return {"format": FORMAT} | values
 
 
-def _from_state(state: dict[str, Any]) -> Evidence:
-    values = {name: value for name, value in state.items() if name != "format"}
+def _from_state(state: Any) -> Evidence:
+    names = {field.name for field in fields(Evidence)}
+    if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != {"format", *names}:
+        raise InputError(message("all that evidence is made of", "something else", "It is damaged."))
+    values = {name: state[name] for name in names}
     if values["validation"] is not None:
         values["validation"] = _from_state(values["validation"])
     return Evidence(**values)

@@ -16,10 +16,8 @@ from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
 from .greedy import check_positive, choose, scaled
+from .scores import kronecker
 from .selection import Selection
-
-ROWS = 4096
-"""Samples taken to double precision at once."""
 
 
 def glister(
@@ -112,7 +110,8 @@ def dp(
         raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 1024."))
     budget.count(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
-    e, f, inverse = influence_basis(e, f, evidence.probabilities(), damping)
+    u, v, inverse = kronecker(f, evidence.probabilities(), damping)
+    e, f = e @ u.to(e.dtype), f @ v.to(f.dtype)  # in this basis sample i's influence is ``inverse`` times e_i f_i^T
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         kept = torch.ones(len(members), dtype=torch.bool, device=members.device)
@@ -197,26 +196,6 @@ def nonnegative(
         free = free ^ wrong
 
 
-def influence_basis(e: Tensor, f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
-    """e and f in the basis in which H is taken for diagonal, and the [K, d] table of 1 / (H + a) there.
-
-    There sample i's influence is that table times e_i f_i^T, number by number.
-    """
-    size = len(f)
-    outer = torch.zeros(p.shape[1], p.shape[1], dtype=torch.float64, device=f.device)
-    square = torch.zeros(f.shape[1], f.shape[1], dtype=torch.float64, device=f.device)
-    for ps, fs in _double(p, f):
-        outer += torch.diag(ps.sum(0)) - ps.T @ ps
-        square += fs.T @ fs
-    u, v = torch.linalg.eigh(outer / size).eigenvectors, torch.linalg.eigh(square / size).eigenvectors
-    values = torch.zeros(p.shape[1], f.shape[1], dtype=torch.float64, device=f.device)
-    for ps, fs in _double(p, f):
-        values += (ps @ u.square() - (ps @ u).square()).T @ (fs @ v).square() / size  # u_b^T S_i u_b, times f_a^2
-    mean = values.mean()
-    inverse = 1 / (values.clamp(min=0) + damping * torch.where(mean > 0, mean, 1.0))
-    return e @ u.to(e.dtype), f @ v.to(f.dtype), inverse
-
-
 def least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int) -> Tensor:
     """Those left out, in order: each keeps |sum of inverse * e_i f_i^T| the shortest."""
     metric = inverse.square() / inverse.square().amax()
@@ -271,11 +250,6 @@ def _split(k: int, rounds: int) -> Iterator[int]:
     """k in at most that many whole parts, as equal as can be."""
     rounds = min(k, rounds)
     return (k * (turn + 1) // rounds - k * turn // rounds for turn in range(rounds))
-
-
-def _double(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
-        yield one.double(), other.double()
 
 
 def _check_rounds(rounds: object) -> None:

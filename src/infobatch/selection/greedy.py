@@ -10,7 +10,7 @@ for 50,000 samples, work on the CPU alone, and know neither farthest-first, herd
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from .selection import Selection
 POOL = 512
 """Candidates whose distances to each other are known at once, in farthest-first."""
 BLOCK = 1 << 22
-"""Distances held at once."""
+"""Numbers in double precision held at once."""
 NOISE = 16
 """Rounding errors that numbers may differ by and still count as the same."""
 
@@ -75,7 +75,9 @@ def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: i
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         x = scaled(features[members])
-        x -= x.mean(0)
+        mean = x.mean(0, dtype=torch.float64)
+        for rows in torch.split(x, BLOCK // x.shape[1] + 1):  # in double: the picks' sum would add the error up
+            rows.copy_(rows - mean)
         return smallest_sum(x, x.square().sum(1) / 2, k), None
 
     return choose("herding", evidence, share, balanced, seed, pick)
@@ -172,7 +174,7 @@ def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int
     the pool is farther than all others were when it was filled, it is the farthest of all. Then the whole pool's
     picks meet all samples in one product of matrices. O(N k d) time.
     """
-    own = (left * right).sum(1) / 2
+    own = torch.cat([(some.double() * other).sum(1) for some, other in _rows(left, right)]) / 2
     slack = float(NOISE * torch.finfo(own.dtype).eps * own.abs().amax())
     far = own.new_full((len(own),), torch.inf)
     picks = torch.tensor([start], device=own.device)
@@ -261,17 +263,22 @@ def _inside(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -
 
 def _bring_nearer(far: Tensor, left: Tensor, right: Tensor, own: Tensor, picks: Tensor) -> None:
     """Lower each sample's distance to the nearest pick by the new picks."""
-    there, mine = right[picks], own[picks]
-    rows = max(1, BLOCK // len(picks))
-    for near, some, its in zip(torch.split(far, rows), torch.split(left, rows), torch.split(own, rows), strict=True):
+    there, mine = right[picks].double(), own[picks]
+    for near, some, its in _rows(far, left, own, width=len(picks) + left.shape[1]):
         torch.minimum(near, _distances(some, there, its, mine).amin(1), out=near)
 
 
+def _rows(*tables: Tensor, width: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of each, a block at a time."""
+    many = max(1, BLOCK // (width or tables[0].shape[1]))
+    return zip(*(torch.split(table, many) for table in tables), strict=True)
+
+
 def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tensor:
-    """d_ij, 0 where nothing but rounding is left of it."""
+    """d_ij, 0 where nothing but rounding is left of it: in double, or that would be much of what is near."""
     both = own[:, None] + other
     noise = (own.abs()[:, None] + other.abs()).mul_(NOISE * torch.finfo(own.dtype).eps)
-    distance = both.sub_(left @ right.T)
+    distance = both.sub_(left.double() @ right.double().T)
     return distance.masked_fill_(distance <= noise, 0.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def checked(indices: Any, size: int) -> Tensor:
     """Indices as int64 on the CPU, in the order given: each a position in the data set, and none twice."""
-    if not isinstance(indices, Tensor) or indices.ndim != 1 or indices.dtype not in WHOLE or indices.is_meta:
+    plain = isinstance(indices, Tensor) and indices.layout == torch.strided and not indices.is_meta
+    if not plain or indices.ndim != 1 or indices.dtype not in WHOLE:
         got = type(indices).__name__
         if isinstance(indices, Tensor):
-            got = f"{indices.dtype} of shape {list(indices.shape)} on {indices.device}"
+            got = f"{indices.dtype} of shape {list(indices.shape)} on {indices.device}, {indices.layout}"
         remedy = "Floating point cannot hold every position; of a mask take mask.nonzero().squeeze(1)."
         raise InputError(message("indices as one row of whole numbers", got, remedy))
     row: Tensor = indices.detach().to("cpu", torch.int64)
@@ -79,8 +81,8 @@ def _torch(path: Path) -> Any:
 
 def _json(path: Path) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise _none_here(path, "what is not JSON") from error
     return found[_name(path, list(found))] if isinstance(found, dict) else found
 
@@ -93,7 +95,10 @@ def _text(path: Path) -> list[int]:
 
 def _csv(path: Path) -> list[int]:
     """The column with a known name, or the only one there is."""
-    rows = [row for row in csv.reader(_lines(path)) if row]
+    try:
+        rows = [row for row in csv.reader(_lines(path)) if row]
+    except csv.Error as error:
+        raise _none_here(path, f"what is no table ({error})") from error
     if not rows:
         return []
     head = [word.strip().lower() for word in rows[0]]
@@ -123,7 +128,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()  # some editors put a mark before the first word
     except UnicodeDecodeError as error:
         raise _none_here(path, "what is no text") from error
 
@@ -138,7 +143,7 @@ def _name(path: Path, names: list[str]) -> str:
 
 
 def _is_whole(word: str) -> bool:
-    return len(word) < 20 and word.strip().lstrip("+-").isdecimal()
+    return re.fullmatch(r"\s*[+-]?\d{1,18}\s*", word) is not None
 
 
 def _whole(path: Path, word: str) -> int:

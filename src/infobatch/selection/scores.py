@@ -205,19 +205,24 @@ def _no_scores(evidence: Evidence) -> None:
 
 def _by_kronecker(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     """|(H + aI)^-1 g_i| with H diagonal in the basis of u x v: sum over (b, a) of (e'_b f'_a / (h_ba + a))^2."""
-    size, classes, inputs = len(e), e.shape[1], f.shape[1]
-    outer, square = _zeros(e, classes, classes), _zeros(e, inputs, inputs)
-    for fs, ps in _blocks(f, p):
+    u, v, inverse = kronecker(f, p, damping)
+    squares = [((es @ u).square() @ inverse.square() * (fs @ v).square()).sum(1) for es, fs in blocks(e, f)]
+    return torch.cat(squares).sqrt()
+
+
+def kronecker(f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The basis u x v in which H is taken for diagonal, and the [K, d] table of 1 / (H + a) there."""
+    size, classes, inputs = len(f), p.shape[1], f.shape[1]
+    outer, square = _zeros(f, classes, classes), _zeros(f, inputs, inputs)
+    for fs, ps in blocks(f, p):
         outer += torch.diag(ps.sum(0)) - ps.T @ ps
         square += fs.T @ fs
     u, v = torch.linalg.eigh(outer / size).eigenvectors, torch.linalg.eigh(square / size).eigenvectors
-    values = _zeros(e, classes, inputs)
-    for fs, ps in _blocks(f, p):
+    values = _zeros(f, classes, inputs)
+    for fs, ps in blocks(f, p):
         curvature = ps @ u.square() - (ps @ u).square()  # u_b^T S_i u_b
         values += curvature.T @ (fs @ v).square() / size
-    inverse = (values.clamp(min=0) + _damping(values.mean(), damping)).reciprocal().square()
-    squares = [((es @ u).square() @ inverse * (fs @ v).square()).sum(1) for es, fs in _blocks(e, f)]
-    return torch.cat(squares).sqrt()
+    return u, v, (values.clamp(min=0) + _damping(values.mean(), damping)).reciprocal()
 
 
 def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
@@ -227,7 +232,7 @@ def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
         got = f"{classes} classes x {inputs} inputs = {classes * inputs}"
         raise InputError(message(f"at most {DENSE} parameters in the last layer", got, 'Use hessian="kronecker".'))
     tensor = _zeros(e, classes, inputs, classes, inputs)
-    for fs, ps in _blocks(f, p):
+    for fs, ps in blocks(f, p):
         for b in range(classes):
             for c in range(classes):
                 curvature = ps[:, b] * (float(b == c) - ps[:, c])
@@ -236,18 +241,18 @@ def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     matrix.diagonal().add_(_damping(matrix.diagonal().mean(), damping))
     factor = torch.linalg.cholesky(matrix)
     norms = []
-    for es, fs in _blocks(e, f):
+    for es, fs in blocks(e, f):
         gradients = (es[:, :, None] * fs[:, None, :]).flatten(1)
         norms.append(torch.cholesky_solve(gradients.T, factor).norm(dim=0))
     return torch.cat(norms)
 
 
 def _damping(mean: Tensor, damping: float) -> Tensor:
-    """What is added to the diagonal; where there is no curvature at all, the damping as it is."""
-    return damping * torch.where(mean > 0, mean, 1.0)
+    """What is added to the diagonal; where there is no curvature to speak of, the damping as it is."""
+    return damping * torch.where(mean > 1e-30, mean, 1.0)
 
 
-def _blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The same samples of both, a block at a time and in double precision."""
     for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
         yield one.double(), other.double()

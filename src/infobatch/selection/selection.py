@@ -45,9 +45,7 @@ class Selection(Sequence[int]):
     """The score of every sample of the data set, where the method has one."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            remedy = "Pass len(data_set)."
-            raise InputError(message("size as a whole number of at least 1", repr(self.size), remedy))
+        _check_size(self.size)
         indices = lists.checked(self.indices, self.size)
         if not bool((indices[1:] > indices[:-1]).all()):
             remedy = "Sort them; weights follow."
@@ -59,6 +57,9 @@ class Selection(Sequence[int]):
         object.__setattr__(self, "weights", _weights(weights, indices.numel()))
         if self.scores is not None:
             object.__setattr__(self, "scores", _scores(self.scores, self.size))
+        if not isinstance(self.method, str) or not isinstance(self.settings, dict):
+            got = f"{type(self.method).__name__} and {type(self.settings).__name__}"
+            raise InputError(message("method as text and settings as a dict", got, "Leave them out."))
 
     def __len__(self) -> int:
         return self.indices.numel()
@@ -99,19 +100,25 @@ class Selection(Sequence[int]):
             left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings
         )
 
-    def kept_by_class(self, labels: Tensor) -> dict[int, tuple[int, int]]:
+    def kept_by_class(self, labels: Any) -> dict[int, tuple[int, int]]:
         """For each class how many were chosen, and of how many."""
+        try:
+            labels = torch.as_tensor(labels).cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(message("labels as numbers", type(labels).__name__, "Number the classes.")) from error
         if labels.shape != (self.size,):
             remedy = "Pass the labels of the whole data set."
             raise InputError(message(f"{self.size} labels", f"shape {list(labels.shape)}", remedy))
-        labels = labels.cpu()
         classes, total = torch.unique(labels, return_counts=True)
         kept = torch.bincount(torch.searchsorted(classes, labels[self.indices]), minlength=len(classes))
         rows = zip(classes.tolist(), kept.tolist(), total.tolist(), strict=True)
         return {label: (some, every) for label, some, every in rows}
 
     def subset(self, dataset: Any) -> Subset[Any]:
-        """``torch.utils.data.Subset(dataset, self)``, after a look that it is the data set this was chosen from."""
+        """``torch.utils.data.Subset(dataset, self)``, after a look that it is the data set this was chosen from.
+
+        A subset has no weights: where they are not all 1, give the selection itself to ``infobatch.Pruned``.
+        """
         if len(dataset) != self.size:
             remedy = "Indices are positions: take the data set they were chosen from, in the same order."
             raise InputError(message(f"a data set of {self.size} samples", f"one of {len(dataset)}", remedy))
@@ -129,13 +136,23 @@ class Selection(Sequence[int]):
         if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != {"format", *FIELDS}:
             remedy = "For a published list of indices use Selection.read(path, size)."
             raise StateError(message("a selection written by save", f"{os.fspath(path)}, which is none", remedy))
-        return cls(**{name: state[name] for name in FIELDS})
+        try:
+            return cls(**{name: state[name] for name in FIELDS})
+        except InputError as error:
+            got = f"{os.fspath(path)}, which is damaged ({error})"
+            raise StateError(message("a selection written by save", got, "Choose again.")) from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
         """A published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
+        _check_size(size)
         indices = lists.checked(lists.read(Path(path)), size)
         return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
+
+
+def _check_size(size: Any) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InputError(message("size as a whole number of at least 1", repr(size), "Pass len(data_set)."))
 
 
 def _weights(weights: Any, count: int) -> Tensor:
@@ -146,6 +163,8 @@ def _weights(weights: Any, count: int) -> Tensor:
     if not bool(row.isfinite().all()) or bool((row < 0).any()):
         remedy = "A weight multiplies a loss."
         raise InputError(message("finite weights of at least 0", "others", remedy))
+    if not bool(row.any()):
+        raise InputError(message("a weight above 0", "none", "Nothing can be trained on an empty selection."))
     return row
 
 
