@@ -143,7 +143,7 @@ def check_look(loader: dict[str, Any]) -> None:
     """A look goes through all of the left-out in one order; their indices are counted by it."""
     plain = {"shuffle": False, "drop_last": False, "sampler": None, "batch_sampler": None, "in_order": True}
     for name, value in plain.items():
-        if loader.get(name, value) not in (value, None):
+        if loader.get(name) is not None and loader[name] is not value:
             remedy = "A look is at all of the left-out, once: leave it out."
             raise InputError(message("a loader that keeps the order", name, remedy))
 

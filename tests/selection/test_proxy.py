@@ -343,3 +343,22 @@ def test_on_a_gpu(exact: bool) -> None:
     on_device = TensorDataset(*(table.cuda() for table in blobs().tensors))
     again = gather(net, on_device, epochs=3, exact=exact, device="cuda", seed=0)
     torch.testing.assert_close(again.need("logits")[0], there.need("logits")[0])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_double_precision_is_as_good(exact: bool) -> None:
+    data = blobs(12)
+    wide = TensorDataset(data.tensors[0].double(), data.tensors[1])
+    single, double = (
+        gather(net, each, epochs=0, exact=exact)
+        for net, each in ((nn.Linear(D, K), data), (nn.Linear(D, K).double(), wide))
+    )
+    assert single.tables().keys() == double.tables().keys()
+    assert all(table.dtype != torch.float64 for table in double.tables().values())
+
+
+@pytest.mark.parametrize(("epochs", "words"), [(0, "finite features"), (1, "a proxy that learns")])
+def test_broken_inputs_are_called_so(epochs: int, words: str) -> None:
+    data = TensorDataset(torch.full((6, D), torch.nan), torch.arange(6) % K)
+    with pytest.raises(InputError, match=words):
+        gather(nn.Linear(D, K), data, epochs=epochs)

@@ -299,7 +299,7 @@ def _norms(net: nn.Module, head: nn.Linear, feed: _Feed, exact: bool) -> tuple[T
     for (indices, x, y), f, z in _looks(net, head, feed):
         errors[indices] = error = (z.softmax(1) - F.one_hot(y, z.shape[1])).norm(dim=1)
         squares = f.square().sum(1) + (head.bias is not None)
-        gradients[indices] = _gradient_norms(net, x, y) if exact else error * squares.sqrt()
+        gradients[indices] = _gradient_norms(net, x, y).float() if exact else error * squares.sqrt()
     return errors, gradients
 
 
@@ -349,11 +349,16 @@ def _last_layer(net: nn.Module, name: str, x: Tensor) -> nn.Linear:
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
         got = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(message("logits of shape [batch, K] from the model", got, "Wrap it, and return its logits."))
-    made = [layer for layer, f, z in calls if f.ndim == 2 and z.shape == logits.shape and (name or z.equal(logits))]
+    made = [layer for layer, f, z in calls if f.ndim == 2 and z.shape == logits.shape and (name or _same(z, logits))]
     if not made:
         remedy = "Name the layer that makes them by layer=..., or wrap the model so that it ends in one."
         raise InputError(message("logits that a linear layer makes from [batch, d]", "others", remedy))
     return made[-1]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Number by number; broken inputs, which make NaN, are told of later."""
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _made(make: Callable[[], nn.Module]) -> nn.Module:

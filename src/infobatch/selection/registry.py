@@ -46,7 +46,7 @@ BY_SCORE = (
     Selector(scores.grand, "Paul et al., NeurIPS 2021", ("grad_norms",), "O(RN) for R runs"),
     Selector(scores.el2n, "Paul et al., NeurIPS 2021", ("error_norms",), "O(RN) for R runs"),
     Selector(scores.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
-    Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(Nd(d + K))"),
+    Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(N(d + K)(d + K))"),
 )
 GRADIENTS = ("labels", "logits", "features")
 CLUSTERS = "samples a pick stands for, mean 1"
@@ -66,10 +66,15 @@ GREEDY = (
         gradients.grad_match,
         "Killamsetty et al., ICML 2021",
         GRADIENTS,
-        "O(NKd) a round, 100 rounds",
+        "O(NKd) a round, 100 rounds, and all weights anew in each",
         "what matches the full gradient, mean 1",
     ),
-    Selector(gradients.dp, "Yang et al., ICLR 2023", GRADIENTS, "O(Nd(d + K)), and O(Kd) a sample left out"),
+    Selector(
+        gradients.dp,
+        "Yang et al., ICLR 2023",
+        GRADIENTS,
+        "O(N(d + K)(d + K)), and O((pool + 4N/pool)Kd) a sample left out",
+    ),
     Selector(bins.ccs, "Zheng et al., ICLR 2023", ("aum",), "O(N log N)"),
     Selector(bins.dq, "Zhou et al., ICCV 2023", ("features",), "O(NNd)"),
 )
