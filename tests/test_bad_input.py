@@ -399,3 +399,7 @@ def test_the_loss_given_is_not_changed() -> None:
     before = loss.clone()
     train_data.update(loss, train_data.plan().indices[:5])
     assert torch.equal(loss, before)
+
+
+def test_epochs_and_ratio_swapped() -> None:
+    refused(InputError, "The order is InfoBatch", lambda: InfoBatch(DATA, 0.5, 8))  # type: ignore[arg-type]

@@ -559,3 +559,27 @@ def test_the_papers_setting_is_one_word_away() -> None:
     infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
     assert data.compensate == "loss"
     assert repr(data.method) == repr(infobatch.methods.infobatch(0.5, 0.875, rounding="paper"))
+
+
+def test_a_scheduler_that_nobody_steps_is_noticed_once() -> None:
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    infobatch.pace(lrs.CosineAnnealingLR(optimizer, 64), data, steps_per_epoch=8)
+
+    def epoch() -> None:
+        for (x,) in infobatch.DataLoader(data, batch_size=8):
+            data.update(x)
+
+    epoch()
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"without a step of the scheduler"):
+        epoch()
+    epoch()
+
+
+def test_no_word_of_far_steps_where_none_goes_further() -> None:
+    data = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random_star(0.8), 8)
+    next(iter(infobatch.DataLoader(data, batch_size=8)))  # at weights 1 a step is a step
+    grown = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random_star(0.8), 8, compensate="lr")
+    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), grown)
+    with pytest.warns(infobatch.InfoBatchWarning, match="a step stands for 4.9"):
+        next(iter(infobatch.DataLoader(grown, batch_size=8)))

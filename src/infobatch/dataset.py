@@ -31,6 +31,11 @@ Compensate = Literal["auto", "loss", "lr"]
 """What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
+ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
+STRAYS = 3
+"""Passes without an update, in a run, that cannot be looks at a first batch any more."""
+
+
 class Pruned(View):
     """A data set that shows each epoch only the samples a method keeps, and weighs their losses.
 
@@ -56,8 +61,7 @@ class Pruned(View):
         shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
-        order = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
-        checks.check_count("num_epochs", num_epochs, 1, order)
+        checks.check_count("num_epochs", num_epochs, 1, ORDER)
         checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
@@ -107,7 +111,9 @@ class Pruned(View):
         self._begun = False
         """Whether some of the running epoch had come back on any rank before."""
         self._idle = 0
-        """How many whole passes went by without a loss."""
+        """How many whole passes went by without a loss, in this epoch."""
+        self._strays = 0
+        """The same, in all epochs."""
         self._reports: list[EpochReport] = []
         self._warned = False
         self._unlooked = False
@@ -510,6 +516,14 @@ class Pruned(View):
                     )
                 )
             self._idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
+            self._strays += not last.carried
+            if self._strays == STRAYS:
+                warnings.warn(
+                    f"{STRAYS} passes over the pruned data without an update, each of the kept samples alone: to "
+                    "evaluate, load train_data.full()",
+                    InfoBatchWarning,
+                    stacklevel=2,
+                )
         if self._epoch >= self.num_epochs:
             raise EpochError(
                 message(
@@ -520,7 +534,7 @@ class Pruned(View):
             )
         self._warn_of_looks()
         plan = self.plan()
-        if not self._warned:
+        if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
             self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
         if self.at_begin is not None:
             self.at_begin()
@@ -788,6 +802,8 @@ class InfoBatch(Pruned):
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
+        checks.check_dataset(dataset)
+        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
         elif rescale is True and rounding == "exact":

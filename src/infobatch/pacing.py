@@ -89,6 +89,8 @@ class Paced:
         self.train_data = train_data
         self.steps_per_epoch = steps_per_epoch or 1
         self._count = 0
+        self._silent = False
+        """Whether it was said that nobody steps it."""
         self._growth = 1.0
         self._plain = [
             rate / group.get(GROWN, 1.0) if GROWN in group else rate
@@ -156,6 +158,10 @@ class Paced:
 
     def _begin(self) -> None:
         """The plan of an epoch may be made after the last step before it: where those left out were looked at."""
+        if self.scheduler is not None and not self._count and self.train_data.epoch and not self._silent:
+            self._silent = True
+            text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
+            warnings.warn(text, InfoBatchWarning, stacklevel=4)
         if self._growing:
             self._check_untouched()
             self._grow()

@@ -219,7 +219,7 @@ def kept(tmp_path: Path) -> Path:
         lines += record("ucb:ratio=0.5,every=2", seed, 98.0 - 0.5 * seed, 200, saved=0.5)
         lines += record("ucb:ratio=0.5,every=2,unbiased=0.25", seed, 96.0, 200, saved=0.5)
         # in the middle of 100 and 200 on the scale of logarithms: 97.25
-        lines += record("infobatch", seed, 97.25 + seed, 141, saved=0.6475, compensate="lr")
+        lines += record("infobatch", seed, 97.25 + seed, 141, saved=0.6475, compensate="loss")
         lines += record("eswp:ratio=0.4", seed, 98.0, 250, saved=0.38)  # no column of Table 1
         lines += record("static.el2n:share=0.3,balanced=True", seed, 90.0 + 2 * seed, 60, saved=0.7)
         lines += record("seta:ratio=0.125,share=0.8", seed, 99.0, 300, saved=0.4, task="fashion_mnist", epochs=10)
@@ -263,7 +263,7 @@ def test_cards_are_filled_from_records(kept: Path) -> None:
     own = list(rows_of(measured_of(pages["infobatch"])))[1]
     assert own[:4] == ["digits", "-", "64.8", "97.75 ± 0.71 (2)"]
     assert own[5].startswith("+0.50 ")
-    assert own[6] == "compensate=lr"
+    assert own[6] == "loss grows"
     # fewer steps than full data was ever given: nothing to compare with
     assert list(rows_of(measured_of(pages["static_el2n"])))[1][4:] == ["-7.50 [-26.56, +11.56]", "-", "balanced=True"]
     # no full data of that task

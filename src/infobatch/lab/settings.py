@@ -37,7 +37,8 @@ class Settings:
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
     compensate: Literal["auto", "loss", "lr"] = "auto"
-    """What grows in a pruned epoch: the loss (the paper) or the learning rate; auto: what suits the method."""
+    """What grows in a pruned epoch: the loss (the papers) or the learning rate; auto: the rate, where weights make up
+    for those left out, and nothing where all are 1."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
@@ -160,7 +161,9 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     known = {**TRIALS, **methods.METHODS}
     if name not in known:
         every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
-        raise InputError(message("a method", repr(name), near(name, every)))
+        plain, plus, grows = text.rpartition("+")
+        alone = f"For one run: {plain} with --compensate {grows}." if plus and grows in ("loss", "lr") else ""
+        raise InputError(message("a method", repr(name), alone or near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
     defaults = {key: entry.default for key, entry in inspect.signature(maker).parameters.items()}
