@@ -155,7 +155,7 @@ def influence_scores(evidence: Evidence, *, damping: float = 0.01, hessian: Hess
 
     H is the mean of S_i x f_i f_i^T with S_i = diag(p_i) - p_i p_i^T, a matrix of (Kd)^2 numbers.
     ``hessian="exact"`` solves with it, while Kd is at most 8192. ``"kronecker"`` takes the eigenvectors of
-    mean(S) x mean(f f^T) for its own, with the eigenvalues that fit H best in that basis: O(N (d + K)^2) for any size.
+    mean(S) x mean(f f^T) for its own, with the eigenvalues that fit H best in that basis: O(N(d + K)^2) for any size.
     """
     if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
         raise InputError(message("damping above 0", repr(damping), "It is a share of the mean eigenvalue, as 0.01."))
