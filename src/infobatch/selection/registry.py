@@ -66,7 +66,7 @@ GREEDY = (
         gradients.grad_match,
         "Killamsetty et al., ICML 2021",
         GRADIENTS,
-        "O(NKd) a round, 100 rounds, each with new weights",
+        "O(NKd) a round, 100 rounds",
         "what matches the full gradient, mean 1",
     ),
     Selector(
