@@ -212,3 +212,20 @@ def test_the_look_up_the_stack_keeps_nothing_of_the_loop_alive() -> None:
     next(indices)
     del large
     assert gone() is None
+
+
+def test_evaluation_on_the_pruned_loader_is_noticed() -> None:
+    """With workers and torch's own loader a pass without updates looks like a peek; three of them do not."""
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(64)), 8)
+    loader = DataLoader(data, batch_size=8, sampler=data.sampler, num_workers=1)
+
+    def train_and_test() -> None:
+        for (x,) in loader:
+            data.update(x)
+        for _ in loader:
+            pass
+
+    for _ in range(3):
+        train_and_test()
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"to evaluate, load train_data\.full\(\)"):
+        train_and_test()
