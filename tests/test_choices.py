@@ -560,6 +560,36 @@ def test_what_belongs_to_other_samples_is_refused_at_once(make: Callable[[], met
         infobatch.Pruned(list(range(10)), make(), 5)
 
 
+def test_a_run_goes_on_with_its_own_selection_alone() -> None:
+    """As many samples by a method of the same name are not the same choice."""
+    one, other = (selection.Selection(torch.tensor(chosen), size=7, method="el2n") for chosen in ([0, 2], [0, 3]))
+    heavy = selection.Selection(torch.tensor([0, 2]), 7, torch.tensor([0.5, 1.5]), "el2n")
+    data = torch.utils.data.TensorDataset(torch.arange(7))
+    state = infobatch.Pruned(data, one, 5).state_dict()
+    infobatch.Pruned(data, one, 5).load_state_dict(state)
+    for another in (other, heavy):
+        with pytest.raises(infobatch.StateError, match="mark"):
+            infobatch.Pruned(data, another, 5).load_state_dict(state)
+
+
+def test_dynamic_uncertainty_keeps_what_moved_most() -> None:
+    method = methods.dynamic_uncertainty(0.5, window=4)
+    book = ScoreBook(60)
+    book.keep(method.memory, ())
+    past = torch.rand(4, 60, generator=lot())
+    past[:, 40:] = past[0, 40:]  # stood still: equal, and settled by lot
+    for at in range(4):
+        book.memory[f"p{at}"].copy_(past[at])
+    plans = [method.draw(book, Moment(5, 10), seed).indices for seed in range(2)]
+    best = set(past.double().std(0).topk(30).indices.tolist())
+    assert all(set(plan.tolist()) == best for plan in plans)
+    more = [
+        set(methods.dynamic_uncertainty(0.2, window=4).draw(book, Moment(5, 10), at).indices.tolist())
+        for at in (0, 1)
+    ]
+    assert more[0] != more[1]
+
+
 def test_a_window_that_never_fills_is_refused() -> None:
     with pytest.raises(infobatch.InputError, match="more epochs than the window of 10"):
         infobatch.Pruned(list(range(9)), methods.dynamic_uncertainty(), 10)

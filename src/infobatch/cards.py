@@ -18,6 +18,7 @@ class Card:
 
 
 _RANK, _DRAW, _SORT = "O(N): a k-th value and a draw", "O(N): a draw", "O(N log N): a sort and a draw"
+_WINDOW = "O(JN): J epochs' spread, a k-th value and a draw"
 _ONES = "all 1"
 CARDS: dict[str, Card] = {
     "full": Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"),
@@ -32,7 +33,7 @@ CARDS: dict[str, Card] = {
     "epsilon_greedy": Card("Raju et al. 2021", "the lowest average losses, but for a tenth by lot", _RANK, _ONES),
     "ucb": Card("Raju et al. 2021", "the lowest average loss plus spread, for ten epochs at a time", _RANK, _ONES),
     "dynamic_uncertainty": Card(
-        "He et al. 2023", "those whose confidence moved least over a window", _RANK, _ONES, "losses, confidence"
+        "He et al. 2023", "those whose confidence moved least over a window", _WINDOW, _ONES, "losses, confidence"
     ),
     "seta": Card("SeTa, CVPR 2025", "loss groups outside a sliding window, and a tenth by lot", _SORT, _ONES),
     "kakurenbo": Card(

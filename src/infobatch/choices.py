@@ -204,8 +204,14 @@ def _still(book: Book, moment: Moment, every: int) -> Tensor | None:
 
 def least_uncertain_go(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, length: int) -> Plan:
     """Dynamic uncertainty: the spread of the right class's probability over the last epochs; the lowest go."""
-    past = torch.stack([book.memory[f"p{at}"] for at in range(length)])
-    return plan_of(keep_highest(past.std(0), ratio, generator), moment.epoch, generator)
+    newest, spread = book.memory["p0"], torch.zeros_like(book.scores)
+    past = [book.memory[f"p{at}"] for at in range(length)]
+    mean = (
+        sum((each - newest for each in past), spread) / length
+    )  # from the newest on: what stood still has exactly 0
+    for each in past:
+        spread += (each - newest - mean).square()
+    return plan_of(keep_highest(spread, ratio, generator), moment.epoch, generator)
 
 
 def window_of_groups(

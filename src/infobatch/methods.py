@@ -257,9 +257,14 @@ def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
 
 
 def static(selection: Any) -> Method:
-    """A fixed selection (``infobatch.selection``), every epoch, at its weights; what ``Pruned`` makes of one."""
+    """A fixed selection (``infobatch.selection``), every epoch, at its weights; what ``Pruned`` makes of one.
+
+    The ``mark`` tells it from others, so that no run goes on with another one, and no rank has one of its own.
+    """
     indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
-    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices)}
+    mixed = (indices * 0x2545F4914F6CDD1D) ^ (weights.float().view(torch.int32).long() * 0x369DEA0F31A53F85)
+    mark = (int(mixed.sum()) >> 32) % 2**32
+    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices), "mark": f"{mark:08x}"}
     policy = partial(choices.static, indices=indices, weights=weights)
     return Method("static", settings, policy, until(1.0), unbiased=False, size=selection.size)
 
