@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import infobatch
+from infobatch import methods, variations
 from infobatch.errors import StateError
+from infobatch.integrations.dcp import Sharded
 
 SCRIPT = Path(__file__).with_name("dcp_run.py")
 
@@ -67,3 +69,26 @@ def test_the_state_itself_is_not_for_dcp(saved: Any) -> None:
     train = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.arange(50)), 6, seed=5)
     with pytest.raises(StateError, match=r"dcp\.Sharded"):
         train.load_state_dict({**before[0]["state"], "running": None})
+
+
+@pytest.mark.parametrize(
+    "method", [methods.ucb(every=9), variations.unbiased(methods.ucb(every=9)), methods.kakurenbo()]
+)
+def test_what_methods_remember_travels(method: methods.Method) -> None:
+    """Also of the running epoch: whom UCB chose, before weights made a plan of it."""
+
+    def fresh() -> infobatch.Pruned:
+        return infobatch.Pruned(torch.utils.data.TensorDataset(torch.arange(50)), method, 6, seed=5)
+
+    def epoch(train: infobatch.Pruned, start: int = 0, stop: int | None = None) -> None:
+        some = train.plan().indices[start:stop]
+        train.update(some / 50, some, confidence=1 - some / 60)
+
+    whole = fresh()
+    epoch(whole)
+    epoch(whole, stop=20)
+    resumed = fresh()
+    Sharded(resumed).load_state_dict(Sharded(whole).state_dict())
+    for train in (whole, resumed):
+        epoch(train, start=20)
+    assert torch.equal(whole.plan().indices, resumed.plan().indices)

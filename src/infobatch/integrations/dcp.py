@@ -41,7 +41,11 @@ class Sharded:
         for name in ("table", "fresh"):
             value = running.get(name)
             tables[name] = torch.ones(size) if value is None else value
-        for name, column in state.pop("memory").items():
+        memory = state.pop("memory")
+        if "chosen" in memory:
+            chosen = running.get("chosen")
+            tables["chosen"] = tables["table"] != 0 if chosen is None else chosen
+        for name, column in memory.items():
             tables[f"memory.{name}"] = column
         for name in self._came:
             tables[f"came.{name}"] = running["came"][name] if running else torch.full((size,), torch.nan)
@@ -63,7 +67,8 @@ class Sharded:
         running = None
         if facts["done"]:
             indices = whole["order"][whole["order"] >= 0]
-            running = {"indices": indices, "table": whole["table"], "fresh": whole["fresh"], "came": came}
+            tables = {name: whole.get(name) for name in ("table", "fresh", "chosen")}
+            running = {"indices": indices, "came": came, **tables}
         loaded = {**facts, "scores": whole["scores"], "memory": memory, "running": running}
         self.train_data.load_state_dict(loaded)
 
