@@ -84,6 +84,15 @@ def test_rising_is_unbiased_and_exact() -> None:
     assert float((weights / 1000 - 1).abs().mean()) < 0.04  # each sample's expected weight is 1
 
 
+def test_rising_may_have_its_floor_for_all() -> None:
+    """0.1 is 1 - 0.9, also where floating point finds it a little more."""
+    book = ScoreBook(100)
+    book.scores.copy_(torch.rand(100, generator=lot()))
+    plan = methods.rising(0.9, floor=0.1).draw(book, Moment(1, 10), 0)
+    assert plan.kept == 10
+    assert plan.weights.tolist() == pytest.approx([10.0] * 10)
+
+
 def test_rising_has_less_variance_than_uniform() -> None:
     """The point of it: the weighted mean of the scores moves less from draw to draw."""
     book = ScoreBook(500)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -121,7 +122,7 @@ def rising(
     ratio, floor = ratio_of(ratio), share_of("floor", floor)
     if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
         raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
-    if floor > 1 - ratio:
+    if Fraction(repr(floor)) + Fraction(repr(ratio)) > 1:
         remedy = "No chance is below the floor, so no fewer than that share stay: lower floor or ratio."
         raise InputError(message(f"a floor of at most 1 - ratio = {1 - ratio:.3g}", repr(floor), remedy))
     policy = partial(choices.rising, ratio=ratio, power=float(power), floor=floor)
