@@ -40,7 +40,7 @@ def modules() -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=lambda page: page.name)
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)  # pages draw made-up data, and one draw in many comes near a bound that is warned of
+    torch.manual_seed(1)  # pages draw made-up data, and one draw in many comes near a bound that is warned of
     name = f"page_{page.stem}"
     namespace: dict[str, object] = {"__name__": name}
     for line, code in blocks(page.read_text()):
