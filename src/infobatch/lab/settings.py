@@ -37,8 +37,7 @@ class Settings:
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
     compensate: Literal["auto", "loss", "lr"] = "auto"
-    """What grows in a pruned epoch: the loss (the papers) or the learning rate; auto: the rate, where weights make up
-    for those left out, and nothing where all are 1."""
+    """What grows in a pruned epoch: the loss (the papers), or the rate; auto: the rate, but nothing at weights 1."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
