@@ -101,6 +101,23 @@ def test_a_run_has_valid_plans_to_its_end(name: str, variant: str) -> None:
 
 
 @every
+@pytest.mark.parametrize("variant", ["as published", "unbiased", "all"])
+def test_who_claims_to_be_unbiased_is(name: str, variant: str) -> None:
+    """Over many draws the weights of the hard and of the easy half of each class average to 1."""
+    train = fresh(name, variant)
+    if not train.method.unbiased:
+        pytest.skip("claims nothing")
+    for epoch in range(5):
+        epoch_of(train, epoch)
+    book, moment = train._book, Moment(5, EPOCHS)
+    tables = torch.stack([train.method.draw(book, moment, seed).table for seed in range(150)]).double()
+    hard = book.scores.nan_to_num(9.0) > book.scores.nanmedian()
+    for members in (side & (label == LABELS) for side in (hard, ~hard) for label in range(CLASSES)):
+        means = tables[:, members].mean(1)
+        assert float(means.mean()) == pytest.approx(1, abs=5 * float(means.std()) / 150**0.5 + 0.01)
+
+
+@every
 def test_budgets_are_exact(name: str) -> None:
     """Those with a ratio leave out exactly that share of all once everyone is known."""
     method = make(name)
