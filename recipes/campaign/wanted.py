@@ -127,8 +127,9 @@ def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
     Seed by seed, so that whatever time there is gives whole columns; selectors that take minutes come last.
     """
     size = {"digits": 1257, "fashion_mnist": 60_000}[task]
+    common = {"task": task, "gallery": 0, "compensate": "loss", **settings}
     for seed in range(seeds):
-        base = {"task": task, "gallery": 0, "seed": seed, "compensate": "loss", **settings}
+        base = {**common, "seed": seed}
         yield Settings.of({**base, "method": "full"})
         for method in ("infobatch", "tiers", "author_tiers", "kakurenbo", "ies", "bls"):
             yield Settings.of({**base, "method": method, **(LR if method == "kakurenbo" else {})})
@@ -142,8 +143,7 @@ def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
                     yield Settings.of({**base, "method": static(name, ratio)})
     for seed, ratio, name in product(range(seeds), (0.3, 0.5, 0.7), SLOW):
         fewer = ",rounds=20" if (task, name) == ("fashion_mnist", "grad_match") else ""
-        base = {"task": task, "gallery": 0, "seed": seed, "compensate": "loss", **settings}
-        yield Settings.of({**base, "method": static(name, ratio) + fewer})
+        yield Settings.of({**common, "seed": seed, "method": static(name, ratio) + fewer})
 
 
 SLOW = ("craig", "grad_match")

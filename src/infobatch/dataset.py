@@ -802,7 +802,6 @@ class InfoBatch(Pruned):
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
-        checks.check_dataset(dataset)
         checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)

@@ -73,25 +73,8 @@ def make_task(task: str, data: str) -> Task:
     classes = samples.classes or info.classes or _numbered(samples)
     for name, part in (("training", samples.train), ("test", samples.test)):
         _fits(info, part, len(classes), f"{name} set of {task}" + (f" in {data}" if data else ""))
-    if info.shape is None:
-        return _from_data(info, samples, classes)
-    return Task(
-        name=info.name,
-        train=samples.train,
-        test=samples.test,
-        classes=classes,
-        defaults=dict(info.defaults),
-        mean=info.mean,
-        std=info.std,
-        pad=info.pad,
-        flip=info.flip,
-        source=samples.source,
-    )
-
-
-def _from_data(info: TaskInfo, samples: Samples, classes: tuple[str, ...]) -> Task:
-    mean, std = own.mean_and_std(samples.train)
-    large = isinstance(samples.train, Arrays) and min(samples.train.inputs.shape[-2:]) >= AUGMENTED
+    look = _look_of(samples) if info.shape is None else (info.mean, info.std, info.pad, info.flip)
+    mean, std, pad, flip = look
     return Task(
         name=info.name,
         train=samples.train,
@@ -100,10 +83,17 @@ def _from_data(info: TaskInfo, samples: Samples, classes: tuple[str, ...]) -> Ta
         defaults=dict(info.defaults),
         mean=mean,
         std=std,
-        pad=4 if large else 0,
-        flip=large,
+        pad=pad,
+        flip=flip,
         source=samples.source,
     )
+
+
+def _look_of(samples: Samples) -> tuple[Sequence[float], Sequence[float], int, bool]:
+    """Mean, standard deviation, and the crop and flip that suit the size, from the images themselves."""
+    mean, std = own.mean_and_std(samples.train)
+    large = isinstance(samples.train, Arrays) and min(samples.train.inputs.shape[-2:]) >= AUGMENTED
+    return mean, std, 4 if large else 0, large
 
 
 AUGMENTED = 16
