@@ -1,6 +1,7 @@
 """The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
 
-screen      a small net, 30 epochs, many seeds: which ideas deserve the headline's time
+little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
+screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
 digits, fashion   every method on small data
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
@@ -78,6 +79,54 @@ def screen(seeds: int = 20) -> Iterator[Settings]:
         for seed in range(seeds):
             for change in group:
                 yield Settings.of({**SCREEN, **change, "seed": seed})
+
+
+LITTLE: dict[str, Any] = {
+    "task": "little:task", "model": "task", "epochs": 30, "batch_size": 64, "lr": 0.1, "schedule": "onecycle",
+    "momentum": 0.9, "weight_decay": 5e-4, "channels_last": True, "eval_every": 30, "gallery": 0, "compensate": "loss",
+    "device": "cpu", "threads": 1,
+}  # fmt: skip
+LITTLE_GROUPS: list[list[dict[str, Any]]] = [
+    [
+        {"method": "full"},
+        {"method": "infobatch"},
+        {"method": "infobatch", **LR},
+        {"method": "full", "steps": 960},
+        {"method": "random:ratio=0.365"},
+        {"method": "random:ratio=0.365", **LR},
+    ],
+    [
+        {"method": "infobatch", "ideas": "decay"},
+        {"method": "infobatch", **LR, "ideas": "sqrt_growth"},
+        {"method": "infobatch", **LR, "ideas": "no_growth"},
+        {"method": "infobatch", **LR, "ideas": "momentum"},
+        {"method": "infobatch", **LR, "ideas": "normalise"},
+        {"method": "infobatch", **LR, "ideas": "weighted_norm"},
+        {"method": "infobatch", **LR, "ideas": "recalibrate"},
+        {"method": "infobatch", **LR, "ideas": "average"},
+        {"method": "full", "steps": 960, "lr": 0.15},
+    ],
+    [
+        {"method": "rising:ratio=0.365", **LR},
+        {"method": "tiers", **LR},
+        {"method": "ramp", **LR},
+        {"method": "infobatch:class_floor=0.5", **LR},
+        {"method": "infobatch:delta=0.7", **LR},
+        {"method": "infobatch:delta=0.95", **LR},
+        {"method": "infobatch:warmup=5", **LR},
+        {"method": "infobatch:ratio=0.3", **LR},
+        {"method": "infobatch:ratio=0.63", **LR},
+        {"method": "random:ratio=0.47", **LR},
+        {"method": "full", "steps": 835},
+    ],
+]
+
+
+def little(seeds: int = 20) -> Iterator[Settings]:
+    for group in LITTLE_GROUPS:
+        for seed in range(seeds):
+            for change in group:
+                yield Settings.of({**LITTLE, **change, "seed": seed})
 
 
 def short(seeds: int = 5) -> Iterator[Settings]:
@@ -190,4 +239,4 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
     return small("fashion_mnist", seeds, **sizes, eval_every=10, threads=1)
 
 
-QUEUES = {"screen": screen, "short": short, "headline": headline, "digits": digits, "fashion": fashion}
+QUEUES = {"little": little, "screen": screen, "short": short, "headline": headline, "digits": digits, "fashion": fashion}

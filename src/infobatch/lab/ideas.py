@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 from .. import policies
 from ..errors import InputError, message
@@ -29,11 +30,27 @@ class Idea:
     growth_power: float = 1.0
     """With compensate="lr": the rate grows by (|D|/|S|) to this power."""
     normalise: bool = False
-    """The weights of a batch are divided by their mean, so that no batch steps further than another."""
+    """The weights of a batch get the mean that the epoch's have, so that no batch steps further than another."""
     score_average: float = 0.0
     """H becomes a*H + (1-a)*loss in place of the loss."""
     recalibrate: int = 0
     """Before a test, batch norm's statistics are taken anew from so many batches of all data."""
+    weigh_norms: bool = False
+    """Batch norm's statistics of a batch are those of its samples at their weights."""
+    grow_decay: bool = False
+    """The weight decay grows by |D|/|S|, in step with a growing loss."""
+    shrink_momentum: bool = False
+    """The momentum is taken to the power |D|/|S|: a batch that stands for more data forgets more."""
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it asks the book for a batch's scores or weights, or the feed for other batches."""
+        return self.normalise or self.score_average > 0 or self.recalibrate > 0 or self.weigh_norms
+
+    @property
+    def steers(self) -> bool:
+        """Whether it sets what a captured step holds fast."""
+        return self.grow_decay or self.shrink_momentum
 
 
 IDEAS: dict[str, tuple[Idea, str]] = {
@@ -43,6 +60,9 @@ IDEAS: dict[str, tuple[Idea, str]] = {
     "average": (Idea(score_average=0.5), "one loss is too noisy a score"),
     "slow_average": (Idea(score_average=0.8), "one loss is too noisy a score, by far"),
     "recalibrate": (Idea(recalibrate=100), "batch norm sees the wrong mix of samples"),
+    "weighted_norm": (Idea(weigh_norms=True), "batch norm sees the wrong mix of samples, in training already"),
+    "decay": (Idea(grow_decay=True), "a growing loss leaves the weight decay behind, and that is all it lacks"),
+    "momentum": (Idea(shrink_momentum=True), "with fewer steps the momentum reaches too far back"),
 }
 
 
@@ -61,6 +81,40 @@ def combine(names: str) -> Idea:
             if value != getattr(plain, entry.name):
                 changed[entry.name] = value
     return Idea(**changed)
+
+
+class WeightedNorm(nn.BatchNorm2d):
+    """Batch norm by the statistics of a batch in which each sample counts as often as its weight says."""
+
+    weights: Tensor | None = None
+    """One a sample of the batch at hand; None counts each once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.weights is None:
+            return super().forward(x)
+        share = (self.weights / self.weights.sum())[:, None]
+        mean = (share * x.mean((2, 3))).sum(0)
+        spread = (share * (x - mean[:, None, None]).square().mean((2, 3))).sum(0)
+        with torch.no_grad():
+            count = x.numel() / x.shape[1]
+            assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+            self.running_mean.lerp_(mean.float(), self.momentum)
+            self.running_var.lerp_(spread.float() * count / (count - 1), self.momentum)
+        scale = self.weight * torch.rsqrt(spread + self.eps)
+        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+
+def weigh_norms(model: nn.Module) -> list[WeightedNorm]:
+    """Put a weighted norm in the place of each batch norm of a net for images; it takes over all it knows."""
+    found = []
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                norm = WeightedNorm(child.num_features, child.eps, child.momentum)
+                norm.load_state_dict(child.state_dict())
+                setattr(parent, name, norm)
+                found.append(norm)
+    return found
 
 
 # ---- methods on trial --------------------------------------------------------------------------------------

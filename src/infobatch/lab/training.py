@@ -28,7 +28,7 @@ from ..plan import Plan
 from ..telemetry import report
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
-from .ideas import combine
+from .ideas import combine, weigh_norms
 from .nets import make_net
 from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
 from .proxies import Choice, prepare
@@ -128,10 +128,11 @@ class Training:
         self.model = _model(settings, task).to(self.device)
         if settings.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if (self.idea.normalise or self.idea.score_average or self.idea.recalibrate) and not resident(task, settings):
+        if self.idea.looks_up and not resident(task, settings):
             remedy = "Data in memory and feed=resident, or another idea."
             raise InputError(message(f"data in the device's memory, for {settings.ideas}", "a loader", remedy))
-        self.captured = capturable(task, settings, self.device)
+        self.norms = weigh_norms(self.model) if self.idea.weigh_norms else []
+        self.captured = capturable(task, settings, self.device) and not self.idea.steers
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
@@ -148,6 +149,8 @@ class Training:
         self._spent = dict.fromkeys(PARTS, 0.0)
         """Of the running epoch, also what was spent on it before a pause."""
         self.loss_sum = torch.zeros((), device=self.device)
+        self.growth = torch.ones((), device=self.device)
+        """How many samples of the data a kept one stands for in the running epoch, |D|/|S|."""
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
@@ -176,6 +179,8 @@ class Training:
         facts = self._plan_facts(plan, min(plan.kept, steps * batch))
         rates = epoch_rates(self.rates, epoch, steps, plan.kept, plan.size, self.settings, self.full_steps)
 
+        self.growth.fill_(plan.size / plan.kept)
+        self._steer(plan.size / plan.kept)
         self.feed.seconds, start = 0.0, self._now()
         draw = draws(self.task, self.settings, epoch, plan.kept, self.device)
         self.model.train()
@@ -238,6 +243,8 @@ class Training:
         """One step of training, on whatever device and feed; also what a graph captures."""
         # A compiled net is for whole batches: each new size of a last batch would be compiled anew.
         net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
+        for norm in self.norms:
+            norm.weights = self._known(self.train_data._book.weights, batch.indices)
         with self._autocast(), lone(self.model) if len(batch.labels) == 1 else nullcontext():
             outputs = net(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
@@ -249,7 +256,7 @@ class Training:
             confidence=self._confidence(outputs, batch.labels),
         )
         if self.idea.normalise:
-            loss = loss / self._known(self.train_data._book.weights, batch.indices).mean()
+            loss = loss * self.growth / self._known(self.train_data._book.weights, batch.indices).mean()
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
@@ -303,6 +310,14 @@ class Training:
                 self.model(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
         for each, momentum in zip(norms, held, strict=True):
             each.momentum = momentum
+
+    def _steer(self, growth: float) -> None:
+        """Weight decay and momentum of an epoch in which a sample stands for ``growth``."""
+        for group in self.optimizer.param_groups:
+            if self.idea.grow_decay:
+                group["weight_decay"] = self.settings.weight_decay * growth
+            if self.idea.shrink_momentum:
+                group["momentum"] = self.settings.momentum**growth
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
