@@ -168,3 +168,9 @@ def test_shares_are_in_proportion(sizes: list[int], data: st.DataObject) -> None
 def test_dq_refuses(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(bad))):
         bins.dq(Evidence(3, features=torch.eye(3)), 0.5, **bad)
+
+def test_of_two_left_graph_cut_has_no_favourite_so_the_first_is_taken() -> None:
+    """Both gains are the same sum; rounding would decide, and another device rounds otherwise."""
+    for seed in range(50):
+        x = greedy.directions(torch.randn(2, 7, generator=torch.Generator().manual_seed(seed)))
+        assert [part.tolist() for part in bins.quantized(x, 2, 1.0)] == [[0], [1]]

@@ -87,11 +87,14 @@ def stratified(scores: Tensor, k: int, cutoff: float, bins: int, lot: torch.Gene
 
 
 def quantized(x: Tensor, bins: int, lam: float) -> list[Tensor]:
-    """The bins of DQ, for x of length 1: all samples, each in one bin, sizes as equal as can be."""
+    """The bins of DQ, for x of length 1: all samples, each in one bin, sizes as equal as can be.
+
+    Of the last two, graph cut gains as much by either: the first is taken, lest rounding decide.
+    """
     parts = []
     left = torch.arange(len(x), device=x.device)
     for turn in range(min(bins, len(x)), 1, -1):
-        places = graph_cut_greedy(x[left], len(left) // turn, lam)
+        places = graph_cut_greedy(x[left], len(left) // turn, lam) if len(left) > 2 else left.new_zeros(1)
         parts.append(left[places])
         alive = torch.ones(len(left), dtype=torch.bool, device=x.device)
         left = left[alive.index_fill_(0, places, False)]
