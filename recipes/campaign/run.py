@@ -77,7 +77,9 @@ def take(begun: Any, steps: list[int], pace: Any, deadline: float) -> int | None
     return None
 
 
-def work(todo: list[dict[str, Any]], steps: list[int], begun_runs: Any, out: Path, deadline: float, pace: Any) -> None:
+def work(
+    todo: list[dict[str, Any]], steps: list[int], begun_runs: Any, out: Path, deadline: float, pace: Any
+) -> None:
     tasks: dict[str, Any] = {}
     while (at := take(begun_runs, steps, pace, deadline)) is not None:
         settings = Settings.of(todo[at])

@@ -239,4 +239,11 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
     return small("fashion_mnist", seeds, **sizes, eval_every=10, threads=1)
 
 
-QUEUES = {"little": little, "screen": screen, "short": short, "headline": headline, "digits": digits, "fashion": fashion}
+QUEUES = {
+    "little": little,
+    "screen": screen,
+    "short": short,
+    "headline": headline,
+    "digits": digits,
+    "fashion": fashion,
+}

@@ -316,12 +316,6 @@ def test_a_class_without_test_samples_has_no_metric() -> None:
     assert min(end["class_metric"][0], end["class_metric"][2]) > 60
 
 
-def test_ideas_that_look_at_the_book_want_data_in_memory() -> None:
-    for idea in ("average", "normalise", "recalibrate"):
-        with pytest.raises(InputError, match=f"data in the device's memory, for {idea}"):
-            facts(ideas=idea, feed="loader")
-
-
 def test_equal_steps_end_where_they_should() -> None:
     told = facts(method="full", steps=25)
     epochs = [fact for fact in told if fact["kind"] == "epoch"]

@@ -169,6 +169,7 @@ def test_dq_refuses(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(bad))):
         bins.dq(Evidence(3, features=torch.eye(3)), 0.5, **bad)
 
+
 def test_of_two_left_graph_cut_has_no_favourite_so_the_first_is_taken() -> None:
     """Both gains are the same sum; rounding would decide, and another device rounds otherwise."""
     for seed in range(50):

@@ -149,8 +149,8 @@ class Training:
         self._spent = dict.fromkeys(PARTS, 0.0)
         """Of the running epoch, also what was spent on it before a pause."""
         self.loss_sum = torch.zeros((), device=self.device)
-        self.growth = torch.ones((), device=self.device)
-        """How many samples of the data a kept one stands for in the running epoch, |D|/|S|."""
+        self.mean_weight = torch.ones((), device=self.device)
+        """Of the running epoch's samples. Where the rate grows, weights are 1 on average."""
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class Training:
         facts = self._plan_facts(plan, min(plan.kept, steps * batch))
         rates = epoch_rates(self.rates, epoch, steps, plan.kept, plan.size, self.settings, self.full_steps)
 
-        self.growth.fill_(plan.size / plan.kept)
+        self.mean_weight.fill_(plan.size / plan.kept if self.settings.grows == "loss" else 1.0)
         self._steer(plan.size / plan.kept)
         self.feed.seconds, start = 0.0, self._now()
         draw = draws(self.task, self.settings, epoch, plan.kept, self.device)
@@ -256,7 +256,7 @@ class Training:
             confidence=self._confidence(outputs, batch.labels),
         )
         if self.idea.normalise:
-            loss = loss * self.growth / self._known(self.train_data._book.weights, batch.indices).mean()
+            loss = loss * self.mean_weight / self._known(self.train_data._book.weights, batch.indices).mean()
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
