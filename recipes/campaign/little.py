@@ -20,7 +20,8 @@ SIZE = 3_000
 def task(data: str) -> Task:
     """The first 3,000 of Fashion-MNIST's training set, all of its test set, each 2 x 2 pixels made one."""
     whole = make_task("fashion_mnist", data)
-    assert isinstance(whole.train, Arrays) and isinstance(whole.test, Arrays)
+    assert isinstance(whole.train, Arrays)
+    assert isinstance(whole.test, Arrays)
     train = Arrays(halved(whole.train.inputs[:SIZE]), whole.train.labels[:SIZE])
     test = Arrays(halved(whole.test.inputs), whole.test.labels)
     shape, classes = tuple(train.inputs.shape[1:]), whole.classes

@@ -67,21 +67,19 @@ def steps_of(settings: Settings, size: int, past: list[records.Run]) -> int:
     return settings.steps or round((1 - saved) * settings.epochs * -(-size // settings.batch_size))
 
 
-def take(begun: Any, steps: list[int], pace: Any, deadline: float) -> int | None:
+def take(taken: Any, steps: list[int], pace: Any, deadline: float) -> int | None:
     """The first run that nobody has begun and that would end in time."""
-    with begun.get_lock():
+    with taken.get_lock():
         for at, count in enumerate(steps):
-            if not begun[at] and time.time() + count * pace.value < deadline:
-                begun[at] = 1
+            if not taken[at] and time.time() + count * pace.value < deadline:
+                taken[at] = 1
                 return at
     return None
 
 
-def work(
-    todo: list[dict[str, Any]], steps: list[int], begun_runs: Any, out: Path, deadline: float, pace: Any
-) -> None:
+def work(todo: list[dict[str, Any]], steps: list[int], taken: Any, out: Path, deadline: float, pace: Any) -> None:
     tasks: dict[str, Any] = {}
-    while (at := take(begun_runs, steps, pace, deadline)) is not None:
+    while (at := take(taken, steps, pace, deadline)) is not None:
         settings = Settings.of(todo[at])
         begun = time.time()
         if settings.task not in tasks:
@@ -133,11 +131,11 @@ def main() -> None:
     if args.mps:
         subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
     context = mp.get_context("spawn")
-    begun, pace = context.Array("b", len(todo)), context.Value("d", args.expect)
+    taken, pace = context.Array("b", len(todo)), context.Value("d", args.expect)
     sizes = {name: size_of(make_task(name, args.data).train) for name in sorted({run.task for run in todo})}
     plain, steps = [run.plain() for run in todo], [steps_of(run, sizes[run.task], past) for run in todo]
     workers = [
-        context.Process(target=work, args=(plain, steps, begun, args.out, deadline, pace))
+        context.Process(target=work, args=(plain, steps, taken, args.out, deadline, pace))
         for _ in range(args.processes)
     ]
     for worker in workers:

@@ -83,8 +83,8 @@ def screen(seeds: int = 20) -> Iterator[Settings]:
 
 LITTLE: dict[str, Any] = {
     "task": "little:task", "model": "task", "epochs": 30, "batch_size": 64, "lr": 0.1, "schedule": "onecycle",
-    "momentum": 0.9, "weight_decay": 5e-4, "channels_last": True, "eval_every": 30, "gallery": 0, "compensate": "loss",
-    "device": "cpu", "threads": 1,
+    "momentum": 0.9, "weight_decay": 5e-4, "channels_last": True, "eval_every": 30, "gallery": 0,
+    "compensate": "loss", "device": "cpu", "threads": 1,
 }  # fmt: skip
 LITTLE_GROUPS: list[list[dict[str, Any]]] = [
     [

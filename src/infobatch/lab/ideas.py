@@ -97,7 +97,9 @@ class WeightedNorm(nn.BatchNorm2d):
         spread = (share * (x - mean[:, None, None]).square().mean((2, 3))).sum(0)
         with torch.no_grad():
             count = x.numel() / x.shape[1]
-            assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.momentum is not None
             self.running_mean.lerp_(mean.float(), self.momentum)
             self.running_var.lerp_(spread.float() * count / (count - 1), self.momentum)
         scale = self.weight * torch.rsqrt(spread + self.eps)
