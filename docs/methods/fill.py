@@ -18,11 +18,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from infobatch.lab import comparison, records
-from infobatch.lab.comparison import COST, OWN, Difference, metric_of
+from infobatch.lab import comparison, readings, records, verdicts
+from infobatch.lab.comparison import COST, OWN
 from infobatch.lab.proxies import PROXY
+from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
 from infobatch.lab.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static, usual_growth
+from infobatch.lab.verdicts import Difference
 from infobatch.methods import METHODS
 from infobatch.selection import SELECTORS
 
@@ -166,13 +168,13 @@ class Curves:
     def __init__(self, runs: Iterable[Run]) -> None:
         self.points: dict[Any, dict[float, float]] = {}
         for run in runs:
-            metric, steps = metric_of(run), comparison.number((run.end or {}).get("steps"))
+            metric, steps = metric_of(run), readings.number((run.end or {}).get("steps"))
             if run.settings.method == "full" and metric is not None and steps:
                 self.points.setdefault(_alike(run), {})[steps] = metric
 
     def at(self, run: Run) -> float | None:
         """Full data with this run's steps: measured, or on the line between its two neighbours over log(steps)."""
-        steps = comparison.number((run.end or {}).get("steps"))
+        steps = readings.number((run.end or {}).get("steps"))
         points = sorted(self.points.get(_alike(run), {}).items())
         if not steps:
             return None
@@ -193,7 +195,7 @@ class Curves:
         seeds, values = zip(*sorted(apart.items()), strict=True)
         if len(values) == 1:
             return Difference(seeds, values[0], None, None, None)
-        low, high = comparison.interval(values, 0.95)
+        low, high = verdicts.interval(values, 0.95)
         return Difference(seeds, statistics.fmean(values), statistics.stdev(values), low, high)
 
 
@@ -215,7 +217,7 @@ def spread(mean: float | None, std: float | None, n: int) -> str:
 
 def interval(found: Difference) -> tuple[float, float] | None:
     """Of a difference; None where few seeds are all alike, which says nothing about the next one."""
-    if found.low is None or found.high is None or (not found.std and found.n < comparison.WITHOUT_SPREAD):
+    if found.low is None or found.high is None or (not found.std and found.n < verdicts.WITHOUT_SPREAD):
         return None
     return found.low, found.high
 
@@ -359,7 +361,7 @@ def _full(task: str, runs: Sequence[Run], share: int) -> str:
 def _setup(task: str, runs: Sequence[Run]) -> str:
     run = next(run for run in runs if run.settings.task == task)
     its = run.settings
-    where = comparison.table(run.start.get("environment"))
+    where = readings.table(run.start.get("environment"))
     return (
         f"{TITLES[task]}: {run.start.get('size', 0):,} training samples, net {its.model}, {its.epochs} epochs, "
         f"batches of {its.batch_size}, {its.optimizer} with {its.schedule} to {its.lr:g}, on "

@@ -1,4 +1,4 @@
-"""Verdicts held against closed forms, brute force and simulated comparisons whose truth is known."""
+"""Runs grouped, paired and told apart."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import math
 import random
 import statistics
-from collections import Counter, defaultdict
+from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from infobatch.errors import InputError
-from infobatch.lab import comparison
-from infobatch.lab.comparison import Difference, compare, group, interval, judge, level_at, more_seeds, student, told
+from infobatch.lab.comparison import Row, compare, group
+from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings
+from infobatch.lab.verdicts import Difference, interval
 
 
 def made(method: str, seed: int, metric: float | None, **changes: Any) -> Run:
@@ -36,94 +36,12 @@ def many(method: str, metrics: list[float], **changes: Any) -> list[Run]:
     return [made(method, seed, metric, **changes) for seed, metric in enumerate(metrics)]
 
 
-def differing(values: list[float], look: int = 1) -> Difference:
-    low, high = interval(values, level_at(0.95, look))
-    return Difference(tuple(range(len(values))), statistics.fmean(values), statistics.stdev(values), low, high)
+def differing(values: list[float]) -> Difference:
+    return Difference(tuple(range(len(values))), fmean(values), stdev(values), *interval(values, 0.95))
 
 
-def row_of(runs: list[Run], label: str, **options: Any) -> comparison.Row:
+def row_of(runs: list[Run], label: str, **options: Any) -> Row:
     return next(row for row in compare(runs, **options).rows if row.label == label)
-
-
-def test_quantile_is_students() -> None:
-    # Two printed in every table, and the closed forms that one and two degrees of freedom have.
-    assert student(4, 0.95) == pytest.approx(2.776445, abs=1e-6)
-    assert student(29, 0.99) == pytest.approx(2.756386, abs=1e-6)
-    for level in (0.5, 0.9, 0.95, 0.999):
-        assert student(1, level) == pytest.approx(math.tan(math.pi * level / 2))
-        assert student(2, level) == pytest.approx(level * math.sqrt(2 / (1 - level**2)))
-
-
-def test_interval_is_scipys() -> None:
-    values = [0.4, -0.2, 0.9, 0.1, -0.6, 0.3]
-    expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
-    assert interval(values, 0.9) == pytest.approx((expected.low, expected.high))
-
-
-def test_interval_covers_the_truth_as_often_as_it_says() -> None:
-    draw = random.Random(1)
-    for n, level in ((2, 0.95), (5, 0.95), (5, 0.8)):
-        hits = 0
-        for _ in range(1000):
-            low, high = interval([draw.gauss(0.7, 2.0) for _ in range(n)], level)
-            hits += low <= 0.7 <= high
-        assert hits / 1000 == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 1000))
-
-
-def verdicts(truth: float, *, spread: float, n: int, rounds: int = 1000, grid: float = 0.0) -> dict[str, float]:
-    """How often each verdict falls, where the true difference is known."""
-    draw = random.Random(2)
-    counts: dict[str, int] = {}
-    for _ in range(rounds):
-        values = [draw.gauss(truth, spread) for _ in range(n)]
-        values = [grid * round(value / grid) for value in values] if grid else values
-        kind = judge(differing(values), 0.3, 0.95).kind
-        counts[kind] = counts.get(kind, 0) + 1
-    return {kind: count / rounds for kind, count in counts.items()}
-
-
-def test_wrong_verdicts_are_as_rare_as_promised() -> None:
-    rare = 0.025 + 4 * math.sqrt(0.025 * 0.975 / 1000)
-    for n in (2, 3, 5, 20):
-        harmless = verdicts(0.0, spread=0.4, n=n)
-        assert harmless.get("worse", 0) <= rare
-        harmful = verdicts(-0.3, spread=0.4, n=n)
-        assert harmful.get("lossless", 0) + harmful.get("better", 0) <= rare
-        assert verdicts(0.0, spread=0.4, n=n).get("better", 0) <= rare
-
-
-def test_wrong_verdicts_stay_rare_where_accuracies_are_counts() -> None:
-    """On a grid as coarse as the spread, few seeds are often all alike; that must not pass for certainty."""
-    for n in (2, 3, 4, 6):
-        harmful = verdicts(-0.3, spread=0.2, n=n, grid=0.2)
-        assert harmful.get("lossless", 0) + harmful.get("better", 0) <= 0.05
-
-
-def ever_shown(truth: float, first: int, more: int | None, rounds: int = 1000, most: int = 250) -> dict[str, float]:
-    """Shares of the verdicts that a person comes to who looks, adds seeds and looks again until there is one: as many
-    seeds as the verdict asks for, or always the same number."""
-    draw, shown = np.random.default_rng(4), Counter[str]()
-    for _ in range(rounds):
-        values, n, look = draw.normal(truth, 0.6, most), first, 1
-        while n <= most:
-            mean, std = float(values[:n].mean()), float(values[:n].std(ddof=1))
-            half = student(n - 1, level_at(0.95, look)) * std / math.sqrt(n)
-            verdict = judge(Difference(tuple(range(n)), mean, std, mean - half, mean + half), 0.3, 0.95, look)
-            if verdict.more is None:
-                shown[verdict.kind] += 1
-                break
-            n, look = n + (more or verdict.more), look + 1
-    return defaultdict(float, {kind: count / rounds for kind, count in shown.items()})
-
-
-@pytest.mark.parametrize("first", [2, 3, 5])
-@pytest.mark.parametrize("more", [None, 5])
-def test_looking_again_and_again_keeps_the_promise(first: int, more: int | None) -> None:
-    """With the same interval at each look, these shares are 6 to 11 %."""
-    harmless, harmful = ever_shown(0.0, first, more), ever_shown(-0.3, first, more)
-    assert harmless["worse"] <= 0.05
-    assert harmful["lossless"] + harmful["better"] <= 0.05
-    assert harmless["lossless"] + harmless["better"] > 0.8  # and it does end
 
 
 def test_looks_widen_the_intervals_and_are_told() -> None:
@@ -141,66 +59,6 @@ def test_looks_widen_the_intervals_and_are_told() -> None:
     assert "You have looked 2 times, at 2, 4 seeds, so the intervals are at 98.33 % in place of 95 %" in again.looked
     assert "not recorded: one look is assumed" in compare(runs).looked
     assert compare(runs, looks=(2,)).looks == (2, 4)  # a look that is not yet noted is one, too
-
-
-def test_what_rounds_to_nothing_has_no_sign() -> None:
-    assert [told("{:+.2f}", value) for value in (-0.001, 0.001, -0.006)] == ["0.00", "0.00", "-0.01"]
-    assert told("{:.2f}", math.nan) == "nan"
-
-
-def test_enough_seeds_do_decide() -> None:
-    harmless = verdicts(0.0, spread=0.2, n=20)
-    assert harmless["lossless"] + harmless["better"] > 0.99
-    assert verdicts(-0.8, spread=0.2, n=8)["worse"] > 0.99
-    assert verdicts(0.5, spread=0.2, n=8)["better"] > 0.99
-
-
-@pytest.mark.parametrize(
-    ("values", "kind", "text"),
-    [
-        ([0.02, -0.02, 0.05, -0.05], "lossless", "lossless within 0.3 points at 95 %"),
-        ([1.0, 1.2, 0.8, 1.0], "better", "better by 1.00 points (0.74 to 1.26), so lossless"),
-        ([-1.0, -1.2, -0.8, -1.0], "worse", "worse by 1.00 points (0.74 to 1.26)"),
-        ([-0.1, -0.12, -0.08, -0.1], "lossless", "lossless within 0.3 points at 95 %"),
-        ([2.0, -2.0], "undecided", None),
-        ([0.0, 0.0], "undecided", "not enough seeds: about 2 more needed"),
-        ([0.0, 0.0, 0.0, 0.0], "lossless", "lossless within 0.3 points at 95 %"),
-    ],
-)
-def test_verdicts_in_words(values: list[float], kind: str, text: str | None) -> None:
-    verdict = judge(differing(values), 0.3, 0.95)
-    assert verdict.kind == kind
-    assert text is None or verdict.text == text
-
-
-@pytest.mark.parametrize("mean", [0.4, 0.0, -0.14, -0.16, -0.3, -0.5, -2.0])
-@pytest.mark.parametrize("std", [0.1, 0.6, 3.0])
-@pytest.mark.parametrize("n", [2, 7])
-def test_seeds_needed_are_the_fewest_that_decide(mean: float, std: float, n: int) -> None:
-    more = more_seeds(mean, std, n, 0.3, 0.95)
-
-    def decided(seeds: int) -> bool:
-        half = stats.t.ppf(0.975, seeds - 1) * std / math.sqrt(seeds)
-        return mean - half > -0.3 or (mean + half < 0 and mean - half < -0.3)
-
-    assert more >= 1
-    assert decided(n + more)
-    assert more == 1 or not decided(n + more - 1)
-
-
-def test_seeds_needed_come_out_right_on_average() -> None:
-    """Told after four seeds, the number is of the right size: most comparisons decide once they have it."""
-    draw = random.Random(3)
-    decided = asked = 0
-    for _ in range(400):
-        values = [draw.gauss(0.0, 0.5) for _ in range(4)]
-        verdict = judge(differing(values), 0.3, 0.95)
-        if verdict.more is not None:
-            asked += 1
-            values += [draw.gauss(0.0, 0.5) for _ in range(verdict.more)]
-            decided += judge(differing(values, look=2), 0.3, 0.95, look=2).kind != "undecided"
-    assert asked > 200
-    assert decided / asked > 0.4
 
 
 def test_rows_are_means_over_seeds_and_differences_are_paired() -> None:
@@ -252,7 +110,7 @@ def test_runs_without_a_metric_are_named_and_no_verdict_is_drawn_past_them() -> 
 
 @pytest.mark.parametrize("metric", [math.nan, math.inf, "high", True, 10**400, -1e308])
 def test_what_is_no_finite_number_is_no_metric(metric: Any) -> None:
-    assert comparison.metric_of(made("full", 0, metric)) is None
+    assert metric_of(made("full", 0, metric)) is None
 
 
 def test_unfinished_runs_are_named_and_left_out() -> None:
@@ -370,6 +228,27 @@ def test_ideas_are_held_against_full_data_with_the_same_ideas_else_with_none() -
     same = rows[f"infobatch {idea}"].same_steps
     assert same is not None
     assert same.mean == pytest.approx(11.0)
+
+
+def test_all_may_be_held_against_one_label_whatever_its_settings() -> None:
+    runs = many("full", [90.0, 91.0, 92.0], lr=0.1) + many("infobatch", [90.5, 91.0, 92.0], lr=0.1, saved=0.3)
+    runs += many("full", [80.0, 81.0, 82.5], lr=0.2)
+    found = compare(runs, against="infobatch · lr=0.1")
+    rows = {row.label: row for row in found.rows}
+    assert rows["infobatch · lr=0.1"].verdict.kind == "baseline"
+    assert rows["full · lr=0.1"].verdict.kind != "baseline"
+    expected = stats.ttest_rel([80.0, 81.0, 82.5], [90.5, 91.0, 92.0]).confidence_interval(0.95)
+    difference = rows["full · lr=0.2"].difference
+    assert difference is not None
+    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high))
+    assert [row.saved for row in found.rows] == [row.saved for row in compare(runs).rows]  # of full data, as ever
+    assert any(note.endswith("All are compared with infobatch · lr=0.1.") for note in found.notes)
+    assert any("full data of its own settings" in note for note in compare(runs).notes)
+    same = many("full", [90.0] * 4) + many("infobatch", [90.0] * 4) + many("random", [90.0, 90.1, 90.1, 90.0])
+    assert row_of(same, "random", against="infobatch").verdict.text == "no worse within 0.3 points at 95 %"
+    assert row_of(same, "random").verdict.text == "lossless within 0.3 points at 95 %"
+    with pytest.raises(InputError, match="Did you mean infobatch"):
+        compare(same, against="infobach")
 
 
 def test_saving_is_against_the_full_run_and_seconds_are_without_setup() -> None:

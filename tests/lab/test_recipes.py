@@ -16,10 +16,10 @@ from scipy import stats
 
 from infobatch.errors import InputError
 from infobatch.lab import catalogue, nets, optim, recipes, records, training
-from infobatch.lab.comparison import WITHOUT_SPREAD
 from infobatch.lab.recipes import Measurement, load, outcome, runs
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings, parse_method, parse_static
+from infobatch.lab.verdicts import WITHOUT_SPREAD
 from infobatch.methods import METHODS
 from infobatch.schedules import Moment
 from infobatch.scorebook import ScoreBook

@@ -26,6 +26,9 @@ from .screen import unusual
 def report(
     *paths: Annotated[Path, Parameter(help="Folders of runs or comparisons, or their records.")],
     output: Annotated[Path, Parameter(alias="-o", help="Where the page goes.")] = Path(REPORT),
+    against: Annotated[
+        str, Parameter(show_default="full data", help="Hold all others against this row, by its label in the table.")
+    ] = "",
     margin: Margin = None,
     level: Level = None,
     json: Json = False,
@@ -35,6 +38,7 @@ def report(
     As in
       infobatch report runs/digits-20260131-120000 -o report.html
       infobatch report runs/first runs/second --json
+      infobatch report runs --against random:ratio=0.38
     """
     from .. import report as page
     from ..lab.comparison import compare
@@ -45,6 +49,7 @@ def report(
     found, unreadable = _read(kept)
     rules: dict[str, Any] = {
         "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level, "looks": _looks(kept),
+        "against": against,
     }  # fmt: skip
     judged = compare(found, **rules)
     page.write(found, output, **rules)

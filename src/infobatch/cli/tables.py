@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.comparison import percent, told
+from ..lab.words import percent, told
 
 if TYPE_CHECKING:
-    from ..lab.comparison import Comparison, Difference, Row
+    from ..lab.comparison import Comparison, Row
     from ..lab.doctor import Diagnosis
     from ..lab.estimate import Estimate
     from ..lab.recipes import CellOutcome, Line, Outcome
+    from ..lab.verdicts import Difference
 
 PLAIN_WIDTH = 200
 """Of a line where stdout is no terminal: nobody has to see it at once."""
@@ -92,7 +93,8 @@ def comparison(found: Comparison) -> None:
             apart = f"; {equal} {words[equal]}" if equal in gone and words[equal] else ""
             say(f"{words['method']}: {words[verdict]}{apart}")
     level = percent(found.interval_level)
-    say(f"Differences are to {found.baseline} with the same seeds, in points, with intervals at {level}.")
+    other = found.against or found.baseline
+    say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
     judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
     if judged:
         say(found.looked)

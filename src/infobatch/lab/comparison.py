@@ -5,19 +5,8 @@
         print(row.label, row.mean, row.verdict.text)
 
 Runs are paired by seed, because a seed fixes the net's first weights and much of the luck of both. The interval is
-Student's, of the paired differences. It alone decides, never the mean:
-
-    whole interval above -margin                          lossless (and better, where it is above 0)
-    whole interval below 0, its lower end below -margin   worse
-    else                                                  not enough seeds
-
-With a number of seeds fixed beforehand, a method that does no harm is called worse in at most (1 - level) / 2 of all
-comparisons, and one that loses the whole margin is called lossless as seldom. Whoever looks, adds seeds and looks
-again has more chances to be wrong, so intervals get wider with each look: ``level_at``. However often one looks, such
-a verdict is shown in at most 1 - level of all comparisons. That is arithmetic where numbers of seeds are set
-beforehand; where each look adds the seeds that the last verdict asked for, tests/lab/test_comparison.py measures it.
-
-Each row stands by itself: of forty harmless methods one will look worse.
+Student's, of the paired differences; what it proves, ``verdicts`` says. Each row stands by itself: of forty harmless
+methods one will look worse.
 """
 
 from __future__ import annotations
@@ -26,46 +15,21 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import InputError, message
+from .readings import metric_of, number, saved, seconds, table
 from .records import Run, label
-
-Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
+from .settings import near
+from .verdicts import Difference, Verdict, interval, judge, level_at
+from .words import percent
 
 OWN = ("method", "seed", "compensate", "ideas", "steps")
 """The settings a comparison is about."""
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
 """Settings that change what a run costs or shows, and not what it learns."""
-WITHOUT_SPREAD = 4
-"""Differences all alike have no spread to judge by. Accuracies are counts, so two or three alike are common."""
-LARGEST = 1e150
 SAME_STEPS = 0.02
 """How near a control's number of steps must be to the method's, as a share."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Method minus full data, in points, over the seeds both have. The interval is None with one seed."""
-
-    seeds: tuple[int, ...]
-    mean: float
-    std: float | None
-    low: float | None
-    high: float | None
-
-    @property
-    def n(self) -> int:
-        return len(self.seeds)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    kind: Kind
-    text: str
-    more: int | None = None
-    """About how many more seeds would decide; None where that is not the question."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +56,8 @@ class Row:
 @dataclass(frozen=True)
 class Comparison:
     baseline: str
+    against: str
+    """The label of the row that all others were held against; empty for full data of each one's own settings."""
     metric: str
     margin: float
     level: float
@@ -126,8 +92,9 @@ def compare(
     margin: float = 0.3,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
+    against: str = "",
 ) -> Comparison:
-    """Every label against full data with the same settings and seeds.
+    """Every label against full data with the same settings and seeds, or against the label ``against``.
 
     ``looks`` are the numbers of seeds at which verdicts were shown before; without them this is the only look.
     """
@@ -139,7 +106,9 @@ def compare(
     if not 0 < level < 1:
         raise InputError(message("a level in (0, 1)", repr(level), "0.95 is usual."))
     sets = group(runs, baseline)
-    notes = _notes_on_settings(runs)
+    if against and against not in sets:
+        raise InputError(message("the label of a row to hold all others against", repr(against), near(against, sets)))
+    notes = _notes_on_settings(runs, against)
     good: dict[str, list[Run]] = {}
     for name, members in sets.items():
         good[name], said = _usable(name, members)
@@ -151,21 +120,22 @@ def compare(
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
     rows = []
     for name, members in sets.items():
-        against = _baseline_of(members[0], sets, baseline)
-        partners = good.get(against, [])
+        full = _baseline_of(members[0], sets, baseline)
+        other = against or full
+        partners = good.get(other, [])
         difference = _paired(good[name], _by_seed(partners), held)
-        if against == name:
+        if other == name:
             verdict = Verdict("baseline", "the baseline")
             difference = None
         else:
-            verdict = _verdict(members, partners, difference, margin, level, look)
-            notes += _lone_seeds(name, good[name], partners, baseline)
+            verdict = _verdict(members, partners, difference, margin, level, look, against)
+            notes += _lone_seeds(name, good[name], partners, against or baseline)
         same = None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, runs), held)
-        row = _row(name, good[name], _by_seed(partners), difference, same, verdict)
+        row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
-    return Comparison(baseline, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
+    return Comparison(baseline, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
 
 
 def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
@@ -206,140 +176,16 @@ def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], R
     return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
 
 
-def level_at(level: float, look: int) -> float:
-    """The level of the intervals of a look, from 1 on.
-
-    On either side the k-th look may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level in the
-    first, 1 - level in all of them together, and late looks still decide, which they would not if errors were halved.
-
-    >>> [round(level_at(0.95, look), 4) for look in (1, 2, 3)]
-    [0.95, 0.9833, 0.9917]
-    """
-    return 1 - 2 * (1 - level) / (look * (look + 1))
-
-
-def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
-    """Student's interval of the mean.
-
-    >>> low, high = interval([1.0, 2.0, 3.0, 4.0], 0.95)
-    >>> print(f"{low:.4f} {high:.4f}")
-    0.4457 4.5543
-    """
-    n = len(differences)
-    middle = statistics.fmean(differences)
-    half = student(n - 1, level) * statistics.stdev(differences) / math.sqrt(n)
-    return middle - half, middle + half
-
-
-def judge(difference: Difference, margin: float, level: float, look: int = 1) -> Verdict:
-    """What the interval of a difference, as it is at this look, proves. Seeds still needed are those of the next."""
-    if difference.low is None or difference.high is None or difference.std is None:
-        return Verdict("one seed", "one seed: no verdict")
-    if difference.std < 1e-9 and difference.n < WITHOUT_SPREAD:
-        return _undecided(WITHOUT_SPREAD - difference.n)
-    mean, low, high = difference.mean, difference.low, difference.high
-    if low > 0:
-        return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so lossless")
-    if low > -margin:
-        return Verdict("lossless", f"lossless within {margin:g} points at {percent(level)}")
-    if high < 0:
-        return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
-    return _undecided(more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1)))
-
-
-def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> int:
-    """How many seeds beyond ``n`` until the interval decides, should mean and spread stay what they are.
-
-    The interval decides once its half is below the nearer of two distances: to -margin from above, to 0 from below.
-    """
-    room = max(margin + mean, -mean)
-
-    def decides(seeds: int) -> bool:
-        return student(seeds - 1, level) * std / math.sqrt(seeds) < room
-
-    low, high = n, n + 1
-    while not decides(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high - n
-
-
-@cache
-def student(freedom: int, level: float) -> float:
-    """The two-sided quantile of Student's t.
-
-    >>> round(student(4, 0.95), 4)
-    2.7764
-    """
-    try:
-        from scipy.special import stdtrit
-    except ImportError as error:
-        text = message("scipy for Student's t", "none installed", "pip install 'infobatch[lab]'")
-        raise InputError(text) from error
-    return float(stdtrit(freedom, (1 + level) / 2))
-
-
-def metric_of(run: Run) -> float | None:
-    """The metric of the finished run; None where there is none or it is not finite."""
-    return number((run.end or {}).get("metric"))
-
-
-def seconds(run: Run) -> float | None:
-    """What a run took, without setup."""
-    parts = table((run.end or {}).get("seconds"))
-    total = number(parts.get("total"))
-    return None if total is None else total - (number(parts.get("setup")) or 0.0)
-
-
-def saved(run: Run, full: Run | None) -> float | None:
-    """The share of full data's samples that a run did without; of full data as recorded, else as planned."""
-    end = run.end or {}
-    done, planned = number(end.get("samples")), number(end.get("full_samples"))
-    instead = number(full.end.get("samples")) if full is not None and full.end is not None else None
-    most = instead or planned
-    return number(end.get("saved")) if done is None or not most else 1 - done / most
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None. One whose square is none is none here: spreads are made of squares."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-        return None
-    return float(value)
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.975)
-    '97.5 %'
-    """
-    return f"{100 * share:.4g} %"
-
-
-def told(form: str, value: float) -> str:
-    """A number in words; what rounds to nothing has no sign.
-
-    >>> told("{:+.2f}", -0.25), told("{:+.2f}", -0.001), told("{:.1f} %", -0.0)
-    ('-0.25', '0.00', '0.0 %')
-    """
-    text = form.format(value)
-    nothing = math.isfinite(value) and not any(digit in text for digit in "123456789")
-    return form.replace("+", "").format(0.0) if nothing else text
-
-
-def table(value: Any) -> dict[str, Any]:
-    """A part of a fact that has parts; empty where there is none."""
-    return value if isinstance(value, dict) else {}
-
-
-def _undecided(more: int) -> Verdict:
-    return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
-
-
 def _verdict(
-    members: list[Run], partners: list[Run], found: Difference | None, margin: float, level: float, look: int
+    members: list[Run],
+    partners: list[Run],
+    found: Difference | None,
+    margin: float,
+    level: float,
+    look: int,
+    against: str,
 ) -> Verdict:
+    other = against or "full data"
     ended = [run for run in members if run.end is not None]
     lost = [run for run in ended if metric_of(run) is None]
     if lost:  # a verdict from the others would hide just the runs that went wrong
@@ -347,10 +193,10 @@ def _verdict(
     if not ended:
         return Verdict("alone", "no verdict: no run has finished")
     if not partners:
-        return Verdict("alone", "no verdict: no full data to compare with")
+        return Verdict("alone", f"no verdict: no {other} to compare with")
     if found is None:
-        return Verdict("alone", "no verdict: no seed in common with full data")
-    return judge(found, margin, level, look)
+        return Verdict("alone", f"no verdict: no seed in common with {other}")
+    return judge(found, margin, level, look, word="no worse" if against else "lossless")
 
 
 def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) -> Difference | None:
@@ -516,13 +362,13 @@ def _telling(runs: list[Run]) -> list[str]:
     return names
 
 
-def _notes_on_settings(runs: list[Run]) -> list[str]:
+def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
     notes = []
     decisive = _differing([_decisive(run) for run in runs])
     if decisive:
-        notes.append(
-            f"The runs differ in {_listed(decisive)}. Each is compared only with full data of its own settings."
-        )
+        each = "Each is compared only with full data of its own settings."
+        how = f"All are compared with {against}." if against else each
+        notes.append(f"The runs differ in {_listed(decisive)}. {how}")
     cost = _differing([{name: getattr(run.settings, name) for name in COST} for run in runs])
     cost |= _differing([_machine(run) for run in runs])
     if cost:

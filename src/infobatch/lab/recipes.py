@@ -27,9 +27,10 @@ from typing import Any, Literal, TypeVar
 
 from ..errors import InfoBatchError, InputError, StateError, message
 from . import records
-from .comparison import COST, WITHOUT_SPREAD, interval
+from .comparison import COST
 from .records import Run
 from .settings import Settings, near
+from .verdicts import WITHOUT_SPREAD, interval
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -33,12 +33,14 @@ def write(
     margin: float = 0.3,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
+    against: str = "",
 ) -> Path:
     """Write the page of these runs, whole or not at all; says where it is.
 
-    ``looks``: the numbers of seeds at which their verdicts were shown, where that is known.
+    ``looks``: the numbers of seeds at which their verdicts were shown, where that is known. ``against``: the label
+    that verdicts hold all others against; full data of each one's own settings, if left out.
     """
-    text = html(runs, margin=margin, level=level, looks=looks)
+    text = html(runs, margin=margin, level=level, looks=looks, against=against)
     target = Path(path)
     if target.is_dir():
         raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / 'report.html'}."))
@@ -61,7 +63,14 @@ def write(
     return target
 
 
-def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95, looks: Iterable[int] | None = None) -> str:
+def html(
+    runs: Iterable[Run],
+    *,
+    margin: float = 0.3,
+    level: float = 0.95,
+    looks: Iterable[int] | None = None,
+    against: str = "",
+) -> str:
     """The page as text. The same runs give the same page."""
     try:
         from .page import page
@@ -69,4 +78,4 @@ def html(runs: Iterable[Run], *, margin: float = 0.3, level: float = 0.95, looks
     except ImportError as error:
         text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
         raise InputError(text) from error
-    return page(Study.of(runs, margin, level, looks))
+    return page(Study.of(runs, margin, level, looks, against))

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ..lab.comparison import number, told
+from ..lab.readings import number
+from ..lab.words import told
 from .drawing import INK, LINES, MUTED, VARIABLES, Style, clip
 from .series import Study
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..lab.comparison import number
+from ..lab.readings import number
 from ..lab.records import Fact
 from . import series
 from .drawing import clip

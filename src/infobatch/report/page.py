@@ -11,8 +11,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ..lab.comparison import Difference, Row, metric_of, number, percent, seconds, table
+from ..lab.comparison import Row
+from ..lab.readings import metric_of, number, seconds, table
 from ..lab.records import Run
+from ..lab.verdicts import Difference
+from ..lab.words import percent
 from . import curves, drawing, rows
 from .classes import by_class
 from .figure import Figure, said, signed, styles, swatch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..lab.comparison import percent, table
+from ..lab.readings import table
+from ..lab.words import percent
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
 from .figure import Figure, Key, href, metric, patch, said, signed, styles
@@ -54,7 +55,7 @@ class Rows(Plot):
 
 def difference(study: Study) -> Figure | None:
     """The paired difference to full data of each method, with its interval, against the margin."""
-    looks, margin = styles(study), study.comparison.margin
+    looks, margin, other = styles(study), study.comparison.margin, study.comparison.against or "full data"
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
@@ -80,11 +81,11 @@ def difference(study: Study) -> Figure | None:
         )
     return Figure(
         "difference",
-        "Difference to full data",
-        plot.svg("difference", f"Paired difference to full data of {len(rows)} kinds of runs, with intervals"),
+        f"Difference to {other}",
+        plot.svg("difference", f"Paired difference to {other} of {len(rows)} kinds of runs, with intervals"),
         "The dot is the mean over pairs of runs with the same seed, the line its "
-        f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is lossless within "
-        f"{margin:g} points.",
+        f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is "
+        f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points.",
         (),
         href(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],

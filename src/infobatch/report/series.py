@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..lab import comparison
-from ..lab.comparison import Comparison, compare, group, number, partner_of, table
+from ..lab import readings
+from ..lab.comparison import Comparison, compare, group, partner_of
+from ..lab.readings import number, table
 from ..lab.records import Fact, Run
 
 MOST_POINTS, ALL_POINTS = 240, 1600
@@ -28,10 +29,16 @@ class Study:
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], margin: float = 0.3, level: float = 0.95, looks: Iterable[int] | None = None
+        cls,
+        runs: Iterable[Run],
+        margin: float = 0.3,
+        level: float = 0.95,
+        looks: Iterable[int] | None = None,
+        against: str = "",
     ) -> Study:
         runs = [with_epochs(legible(run)) for run in runs]
-        return cls(group(runs), compare(runs, margin=margin, level=level, looks=looks), partner_of(runs))
+        found = compare(runs, margin=margin, level=level, looks=looks, against=against)
+        return cls(group(runs), found, partner_of(runs))
 
     @property
     def runs(self) -> list[Run]:
@@ -67,8 +74,8 @@ class Study:
     def time_saved(self, label: str) -> float | None:
         """In percent of what full data took with the same seeds."""
         pairs = self.pairs(label)
-        ours = mean(comparison.seconds(run) for run, _ in pairs)
-        full = mean(comparison.seconds(other) for _, other in pairs)
+        ours = mean(readings.seconds(run) for run, _ in pairs)
+        full = mean(readings.seconds(other) for _, other in pairs)
         return None if ours is None or not full else 100 * (1 - ours / full)
 
 
@@ -243,7 +250,7 @@ def seconds(run: Run, part: str) -> float | None:
 
 def choosing(run: Run) -> float | None:
     """What choosing samples took of a run, in percent: planning them, or selecting them once."""
-    total, parts = comparison.seconds(run), [seconds(run, "planning"), seconds(run, "selection")]
+    total, parts = readings.seconds(run), [seconds(run, "planning"), seconds(run, "selection")]
     known = [part for part in parts if part is not None]
     return 100 * math.fsum(known) / total if total and known else None
 
