@@ -519,6 +519,12 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert {run["label"] for run in told["runs"]} == {"full", "infobatch"}
     assert "infobatch" in (place / told["report"]).read_text()
     assert "one seed: no verdict" in say("report", "runs/mine", "-o", "page.html")[1]
+    out = say("report", "runs/mine", "-o", "page.html", "--against", "infobatch")[1]
+    assert "Differences are to infobatch with the same seeds" in out
+    page = (place / "page.html").read_text()
+    assert "Everything against infobatch with the same seeds." in page
+    assert "Difference to infobatch" in page
+    assert "Did you mean infobatch" in say("report", "runs/mine", "-o", "page.html", "--against", "infobach")[2]
     broken = place / "runs" / "mine" / "full-seed0" / "record.jsonl"
     broken.write_text(broken.read_text().replace('"lr":0.05', '"lr":null', 1))
     code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")

@@ -37,8 +37,7 @@ def report(
 
     As in
       infobatch report runs/digits-20260131-120000 -o report.html
-      infobatch report runs/first runs/second --json
-      infobatch report runs --against random:ratio=0.38
+      infobatch report runs/first runs/second --against random --json
     """
     from .. import report as page
     from ..lab.comparison import compare

@@ -1,0 +1,111 @@
+"""The campaign: what is wanted, what is taken next, and that being cut off costs only the runs at hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from multiprocessing import Array, Value
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infobatch.lab import records
+from infobatch.lab.records import Run
+from infobatch.lab.settings import Settings
+
+FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "campaign"
+sys.path.insert(0, str(FOLDER))
+
+import run as campaign  # noqa: E402
+import wanted  # noqa: E402
+
+
+def start(out: Path, *words: str) -> subprocess.Popen[str]:
+    """A rehearsal in a process of its own: short runs on digits."""
+    command = [sys.executable, str(FOLDER / "run.py"), *words, "--tiny", "--out", str(out)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def told(path: Path) -> list[tuple[str, int]]:
+    return [(one.label, one.settings.seed) for one in records.read_file(path) if one.end is not None]
+
+
+def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    out = tmp_path / "new.jsonl"
+    with start(out, "screen", "--limit", "6", "--processes", "2") as first:
+        assert first.stdout is not None
+        for text in itertools.islice(first.stdout, 2):  # what is wanted, and the first run that is done
+            print(text)
+        os.killpg(first.pid, signal.SIGKILL)  # as when the machine goes
+    before = told(out)
+    assert before
+    with start(out, "screen", "--limit", str(6 - len(before)), "--processes", "1") as second:
+        output, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, output
+    assert Counter(told(out)) == Counter((settings_label(one), 0) for one in wanted.SCREENED[0])
+
+
+def settings_label(change: dict[str, Any]) -> str:
+    return records.label(Settings.of({**wanted.SCREEN, **change}))
+
+
+def test_what_has_a_record_is_not_run_again(tmp_path: Path) -> None:
+    out = tmp_path / "new.jsonl"
+    for _ in range(2):
+        with start(out, "short", "--seeds", "1", "--limit", "2") as process:
+            output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    queue = [records.label(one) for one in wanted.short(1)]
+    assert [label for label, _ in told(out)] == queue[:4]
+
+
+def test_what_would_not_end_in_time_gives_way_to_what_does() -> None:
+    taken, pace = Array("b", 4), Value("d", 0.1)
+    now = time.time()
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) == 1
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) == 3
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) is None
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 0
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 2
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) is None
+
+
+def past(method: str, saved: float, **changes: Any) -> Run:
+    settings = Settings.of({"method": method, "model": "conv", "epochs": 10, "batch_size": 100, **changes})
+    return Run("past", {"settings": settings.plain()}, end={"saved": saved})
+
+
+def test_steps_are_foretold_from_runs_like_it() -> None:
+    like = Settings.of({"method": "infobatch:ratio=0.5", "model": "conv", "epochs": 10, "batch_size": 100})
+    assert campaign.steps_of(like, 950, []) == 100
+    runs = [past("infobatch", 0.3), past("infobatch", 0.2, seed=1), past("random", 0.9)]
+    assert campaign.steps_of(like, 950, runs) == 80  # the least that any of its kind has saved
+    assert campaign.steps_of(like, 950, [*runs, past("infobatch:ratio=0.5", 0.4)]) == 60
+    assert campaign.steps_of(like.but(epochs=20), 950, runs) == 200  # another setting tells nothing
+    assert campaign.steps_of(like.but(method="full", steps=77), 950, runs) == 77
+
+
+@pytest.mark.parametrize("name", wanted.QUEUES)
+def test_no_run_is_wanted_twice(name: str) -> None:
+    keys = [campaign.identity(one) for one in wanted.QUEUES[name]()]
+    assert len(keys) == len(set(keys)) > 5
+
+
+def test_records_hold_whole_runs_alone() -> None:
+    """What a published table rests on: every line is read, every run has its end, its seed and its settings."""
+    kept = sorted(campaign.KEPT.glob("*.jsonl"))
+    assert kept
+    for path in kept:
+        runs = list(records.read_file(path))
+        assert all(one.end is not None and one.end["metric"] is not None for one in runs)
+        assert len({campaign.identity(one.settings) for one in runs}) == len(runs)
+        assert sum(1 for line in path.read_text().splitlines() if json.loads(line)["kind"] == "start") == len(runs)
