@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 import infobatch
 from infobatch.errors import InputError, StateError
-from infobatch.lab import proxies, training
+from infobatch.lab import captured, proxies, resuming, training
 from infobatch.lab.nets import make_net
 from infobatch.lab.optim import make_optimizer, make_scheduler
+from infobatch.lab.rates import epoch_rates, rate_table
 from infobatch.lab.records import Fact
 from infobatch.lab.settings import Settings, parse_method
 from infobatch.lab.tasks import Arrays, Task
@@ -86,10 +87,10 @@ def test_the_loop_is_the_plain_loop() -> None:
     assert told[-1]["metric"] == pytest.approx(metric)
     assert told[-1]["samples"] == sum(kept)
     lab = training.Training(settings, task)
-    table = training.rate_table(settings, 8 * steps)
+    table = rate_table(settings, 8 * steps)
     mine = []
     for epoch, count in enumerate(kept):
-        mine += training.epoch_rates(table, epoch, math.ceil(count / 16), count, 150, settings, steps)
+        mine += epoch_rates(table, epoch, math.ceil(count / 16), count, 150, settings, steps)
     assert mine == pytest.approx(rates)
     assert lab.full_steps == steps
 
@@ -198,7 +199,7 @@ def test_a_run_goes_on_with_what_it_had_chosen(tmp_path: Path) -> None:
     state["choice"]["indices"] = other
     torch.save(state, tmp_path / "other.pt")
     again = list(training.run(settings, task=task, keep=tmp_path / "other.pt", resume=True))
-    lab = training.Training(settings, task, state=training.read_state(tmp_path / "other.pt", settings, task))
+    lab = training.Training(settings, task, state=resuming.read_state(tmp_path / "other.pt", settings, task))
     assert lab.choice is not None
     assert torch.equal(lab.choice.indices, other)
     assert again[-1]["seconds"]["selection"] > 0  # what it took at first
@@ -232,9 +233,9 @@ def test_a_checkpoint_made_with_a_captured_step_goes_on_without_and_the_other_wa
         graph = {"lr": torch.tensor(0.5), "fused": True, "capturable": True}
         group = state["param_groups"][0]
         group |= {key: value for key, value in graph.items() if key in group}
-    flags = {key: after.param_groups[0].get(key) for key in training.HOW}
-    training.load_optimizer(after, state)
-    assert {key: after.param_groups[0].get(key) for key in training.HOW} == flags
+    flags = {key: after.param_groups[0].get(key) for key in resuming.HOW}
+    resuming.load_optimizer(after, state)
+    assert {key: after.param_groups[0].get(key) for key in resuming.HOW} == flags
     assert isinstance(after.param_groups[0]["lr"], torch.Tensor) == captured
     mine.load_state_dict(theirs.state_dict())
     for group in after.param_groups:  # the CPU steps without a graph
@@ -247,14 +248,14 @@ def test_a_checkpoint_made_with_a_captured_step_goes_on_without_and_the_other_wa
 def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> None:
     """The warm-up, on the CPU: on a GPU, indices past the end would stop the device."""
 
-    class Warm(training.Captured):
+    class Warm(captured.Captured):
         def _capture(self) -> Any:
             self.warm_up()
 
     cuda = torch.device("cuda")
     for batch in (16, 76, 150, 151):
         settings = Settings.of({**QUICK, "batch_size": batch})
-        assert training.capturable(made(), settings, cuda) == (batch <= 150)
+        assert captured.capturable(made(), settings, cuda) == (batch <= 150)
         if batch <= 150:
             lab = training.Training(settings, made(pad=1, flip=True))
             lab.optimizer = make_optimizer(lab.model, settings, captured=True)
@@ -263,8 +264,8 @@ def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> N
             Warm(lab)
             first = cast(Plan, lab.train_data.plan()).indices[:batch]
             assert [piece.indices.tolist() for piece in seen] == 3 * [first.tolist()]
-    assert not training.capturable(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
-    assert not training.capturable(made(), Settings.of(QUICK), torch.device("cpu"))
+    assert not captured.capturable(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
+    assert not captured.capturable(made(), Settings.of(QUICK), torch.device("cpu"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -160,3 +161,23 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise InputError(message("images of shape (C, H, W) for this net", str(shape), "Take the model mlp."))
     return shape[0], shape[1], shape[2]
+
+
+@contextmanager
+def lone(model: nn.Module) -> Iterator[None]:
+    """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
+    changed: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if layer.training and inputs[0].numel() == inputs[0].shape[1]:
+            changed.append(layer.eval())
+
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    hooks = [each.register_forward_pre_hook(look) for each in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer in changed:
+            layer.train()

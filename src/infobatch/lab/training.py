@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -19,24 +14,26 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from .. import __version__, checkpoint
+from .. import checkpoint
 from ..dataset import Pruned
-from ..errors import InfoBatchError, InputError, StateError, message
+from ..errors import InputError, message
 from ..plan import Plan
 from ..telemetry import report
+from .captured import Captured, capturable
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
 from .ideas import combine, weigh_norms
-from .nets import make_net
-from .optim import IN_A_GRAPH, make_optimizer, make_scheduler
+from .nets import lone, make_net
+from .optim import make_optimizer
 from .proxies import Choice, prepare
+from .rates import epoch_rates, rate_table
 from .records import FORMAT, Fact
+from .resuming import fitting, load_optimizer, read_state
 from .settings import Settings
-from .tasks import Arrays, Task, differences
+from .tasks import Arrays, Task
+from .telling import histogram, now, place, sample
 
-BINS = 40
 HISTOGRAMS = 10
 CHECKPOINT_SECONDS = 20.0
 PARTS = ("data", "step", "planning", "test")
@@ -66,7 +63,12 @@ def run(
     state = read_state(path, settings, task) if resume and path is not None else None
     training = Training(settings, task, tick, state)
     if state is not None:
-        yield {"kind": "resume", "time": now(), "epoch": training.train_data.epoch, "environment": training.place()}
+        yield {
+            "kind": "resume",
+            "time": now(),
+            "epoch": training.train_data.epoch,
+            "environment": training.environment,
+        }
     else:
         yield training.start(name)
     saved, asked = perf_counter(), False
@@ -157,7 +159,7 @@ class Training:
         self.seconds["selection"] = prepared.seconds
         self.seconds["setup"] = self._now() - began - choosing
         if state is not None:
-            with _fitting():
+            with fitting():
                 self._load(state)
 
     # ---- an epoch ----------------------------------------------------------------------------------------
@@ -373,25 +375,12 @@ class Training:
             "settings": self.settings.plain(),
             **self.whole.data,
             "metric": self.task.metric,
-            "environment": self.place(),
+            "environment": self.environment,
         }
 
-    def place(self) -> dict[str, Any]:
-        """Where it runs, and on what."""
-        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-        return {
-            "infobatch": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": self.device.type,
-            "gpu": gpu,
-            "cpu": f"{os.cpu_count()} cores, {platform.machine()}",
-            "threads": torch.get_num_threads(),
-            "platform": sys.platform,
-            "feed": "resident" if isinstance(self.feed, Resident) else "loader",
-            "graph": self.captured,
-            "git": git_state(),
-        }
+    @property
+    def environment(self) -> dict[str, Any]:
+        return place(self.device, self.feed, self.captured)
 
     def _plan_facts(self, plan: Plan, kept: int) -> Fact:
         """Of a plan's first ``kept`` samples: a run of so many steps may end before the others come."""
@@ -437,23 +426,9 @@ class Training:
         most, least = order[:count].tolist(), order.flip(0)[:count].tolist()
         return {
             "kind": "samples",
-            "most": [self._sample(index, int(visits[index]), float(scores[index])) for index in most],
-            "least": [self._sample(index, int(visits[index]), float(scores[index])) for index in least],
+            "most": [sample(self.whole, index, int(visits[index]), float(scores[index])) for index in most],
+            "least": [sample(self.whole, index, int(visits[index]), float(scores[index])) for index in least],
         }
-
-    def _sample(self, index: int, kept: int, loss: float) -> Fact:
-        fact: Fact = {"index": index, "kept": kept, "loss": loss if math.isfinite(loss) else None}
-        train = self.whole.train
-        if isinstance(train, Arrays):
-            label = int(train.labels[index]) if train.labels.dim() == 1 else None
-            fact["label"] = self.task.classes[label] if self.task.classes and label is not None else label
-            image = train.inputs[index]
-            if image.dtype == torch.uint8 and image.dim() == 3:
-                data = base64.b64encode(image.cpu().numpy().tobytes()).decode()
-                fact["image"] = {"shape": list(image.shape), "bytes": data}
-        if self.whole.texts is not None:
-            fact["text"] = self.whole.texts(index)
-        return fact
 
     def end(self) -> Fact:
         full = self.settings.epochs * self.all_samples
@@ -528,231 +503,6 @@ class Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return perf_counter()
-
-
-class Captured:
-    """One training step as a CUDA graph. A counter on the device tells it which batch of the epoch is next."""
-
-    def __init__(self, training: Training) -> None:
-        assert isinstance(training.feed, Resident)
-        self.training, device = training, training.device
-        size, batch = len(training.visits), training.settings.batch_size
-        self.indices = torch.zeros(size, dtype=torch.int64, device=device)
-        drawn = draws(training.task, training.settings, 0, size, device)
-        self.shifts, self.flips = drawn.shifts, drawn.flips
-        self.rates = torch.zeros(training.full_steps, device=device)
-        self.at = torch.zeros((), dtype=torch.int64, device=device)
-        self.span = torch.arange(batch, device=device)
-        plan = cast(Plan, training.train_data.plan())
-        self.indices[: plan.kept] = plan.indices
-        self.graph = self._capture()
-
-    def stage(self, indices: Tensor, draw: Draws, rates: list[float], at: int) -> None:
-        self.indices[: len(indices)] = indices
-        if self.shifts is not None and draw.shifts is not None:
-            self.shifts[: len(indices)] = draw.shifts
-        if self.flips is not None and draw.flips is not None:
-            self.flips[: len(indices)] = draw.flips
-        self.rates[: len(rates)] = torch.tensor(rates, device=self.rates.device)
-        self.at.fill_(at)
-
-    def _body(self) -> None:
-        training = self.training
-        where = self.at * len(self.span) + self.span
-        draw = Draws(
-            None if self.shifts is None else self.shifts.index_select(0, where),
-            None if self.flips is None else self.flips.index_select(0, where),
-        )
-        for group in training.optimizer.param_groups:
-            group["lr"].copy_(self.rates.index_select(0, self.at.reshape(1)).squeeze(0))
-        training.step(cast(Resident, training.feed).batch_of(self.indices.index_select(0, where), draw))
-        self.at.add_(1)
-
-    def warm_up(self) -> None:
-        for _ in range(3):
-            self.at.zero_()  # the first batch each time: there may be no third
-            self._body()
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Warm up, capture, and leave everything as it was."""
-        training = self.training
-        before = [(tensor, tensor.detach().clone()) for tensor in _tensors(training.model, training.optimizer)]
-        known = {id(tensor) for tensor, _ in before}
-        data, loss = training.train_data.state_dict(), training.loss_sum.clone()
-        random = torch.cuda.get_rng_state(training.device)
-        torch.backends.cudnn.benchmark = True
-        training.model.train()
-        side = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(training.device))
-        with torch.cuda.stream(side):
-            self.warm_up()
-        torch.cuda.current_stream(training.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        for parameter in training.model.parameters():
-            parameter.grad = None  # the graph shall own them
-        with torch.cuda.graph(graph):
-            self._body()
-        with torch.no_grad():
-            for tensor in _tensors(training.model, training.optimizer):
-                if id(tensor) not in known:
-                    tensor.zero_()  # made by the first step: a moment that starts at nothing
-            for tensor, value in before:
-                tensor.copy_(value)
-        training.loss_sum.copy_(loss)
-        training.train_data.load_state_dict(data)
-        training.train_data.plan()
-        torch.cuda.set_rng_state(random, training.device)
-        return graph
-
-
-def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-# ---- checkpoints and nets ---------------------------------------------------------------------------------
-
-
-def read_state(path: Path, settings: Settings, task: Task) -> dict[str, Any]:
-    """The checkpoint of a run with these settings on these data."""
-    state = checkpoint.load(path)
-    theirs = state.get("settings") if isinstance(state, dict) else None
-    if not isinstance(theirs, dict) or not settings.resumes(theirs):
-        raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
-    other = differences(state.get("data") or {}, task.data)
-    if other:
-        got = f"{path}, with {'; '.join(other)}"
-        raise StateError(message("the checkpoint of a run on these data", got, "Nothing was loaded."))
-    return cast(dict[str, Any], state)
-
-
-@contextmanager
-def _fitting() -> Iterator[None]:
-    """What torch says of a checkpoint with other parts or shapes, in our words."""
-    try:
-        yield
-    except InfoBatchError:
-        raise
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        got = f"another ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-        raise StateError(message("the checkpoint of this net and this run", got, "Nothing was loaded.")) from error
-
-
-HOW = ("lr", "fused", "foreach", "capturable")
-"""Of an optimizer: how a step is done here. The rest of a checkpoint's groups is the run's."""
-
-
-def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Whether the run was saved with a captured step or without one: rate and flags are those of this optimizer."""
-    groups = [
-        {**theirs, **{name: mine[name] for name in HOW if name in mine}}
-        for theirs, mine in zip(state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    optimizer.load_state_dict({**state, "param_groups": groups})
-
-
-@contextmanager
-def lone(model: nn.Module) -> Iterator[None]:
-    """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
-    changed: list[nn.Module] = []
-
-    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if layer.training and inputs[0].numel() == inputs[0].shape[1]:
-            changed.append(layer.eval())
-
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    hooks = [each.register_forward_pre_hook(look) for each in norms]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for layer in changed:
-            layer.train()
-
-
-# ---- pure parts ------------------------------------------------------------------------------------------
-
-
-def rate_table(settings: Settings, total_steps: int) -> list[float]:
-    """The learning rate of each step of a run on full data, as torch's own scheduler gives it."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=settings.lr)
-    scheduler = make_scheduler(optimizer, settings, total_steps)
-    rates = []
-    for _ in range(total_steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        if len(rates) < total_steps:
-            scheduler.step()
-    return rates
-
-
-def epoch_rates(
-    table: list[float], epoch: int, steps: int, kept: int, size: int, settings: Settings, full_steps: int
-) -> list[float]:
-    """The rates of an epoch's steps: each stands where its data stand in a full epoch, as with ``infobatch.pace``."""
-    start, batch = epoch * full_steps, settings.batch_size
-    growth = (size / kept) ** combine(settings.ideas).growth_power if settings.grows == "lr" else 1.0
-    places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
-    return [table[min(start + place, len(table) - 1)] * growth for place in places]
-
-
-def histogram(scores: Tensor, table: Tensor) -> Fact | None:
-    """The scores a plan was drawn from: all, the kept, and the kept at their weights."""
-    known = ~torch.isnan(scores)
-    scores, weights = scores[known].double().cpu(), table[known].double().cpu()
-    if not len(scores):
-        return None
-    low, high = float(scores.min()), float(scores.quantile(0.999) if len(scores) < 1 << 24 else scores.max())
-    if not high > low:
-        high = low + 1e-6
-    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
-    inside = scores.clamp(low, high)  # the last bin holds the few that lie beyond
-    kept = weights != 0
-
-    def count(values: Tensor, weight: Tensor | None = None) -> list[float]:
-        return [round(float(n), 3) for n in torch.histogram(values, edges, weight=weight).hist]
-
-    return {
-        "edges": [round(edge, 6) for edge in edges.tolist()],
-        "before": count(inside),
-        "after": count(inside[kept]),
-        "rescaled": count(inside[kept], weights[kept]),
-    }
-
-
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def git_state() -> dict[str, Any] | None:
-    """The commit of the code that runs, where it runs from a checkout."""
-    folder = Path(__file__).resolve().parent
-    try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *words: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(folder), *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-def capturable(task: Task, settings: Settings, device: torch.device) -> bool:
-    """Whether a step can be a CUDA graph: data and rate on the device, and at least one whole batch."""
-    return (
-        device.type == "cuda"
-        and settings.graph
-        and resident(task, settings)
-        and size_of(task.train) >= settings.batch_size
-        and settings.amp != "fp16"
-        and settings.optimizer in IN_A_GRAPH
-    )
 
 
 def _model(settings: Settings, task: Task) -> nn.Module:
