@@ -1,10 +1,12 @@
 """The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
 
 little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
+optimizers  the same, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
 digits, fashion   every method on small data
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
+cifar10     the same on CIFAR-10
 """
 
 from __future__ import annotations
@@ -119,6 +121,10 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
         {"method": "random:ratio=0.47", **LR},
         {"method": "full", "steps": 835},
     ],
+    [
+        {"method": "author_tiers", **LR},
+        {"method": "rising:ratio=0.47", **LR},
+    ],
 ]
 
 
@@ -127,6 +133,18 @@ def little(seeds: int = 20) -> Iterator[Settings]:
         for seed in range(seeds):
             for change in group:
                 yield Settings.of({**LITTLE, **change, "seed": seed})
+
+
+def optimizers(seeds: int = 10) -> Iterator[Settings]:
+    """The paper's Table 7 in little: those that do not see how large a loss is, beside SGD in ``little``."""
+    kinds: list[dict[str, Any]] = [
+        {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.05},
+        {"optimizer": "lars", "lr": 4.0},
+        {"optimizer": "lamb", "lr": 0.03, "weight_decay": 0.01},
+    ]
+    for seed, kind in product(range(seeds), kinds):
+        for change in LITTLE_GROUPS[0][:4]:
+            yield Settings.of({**LITTLE, **kind, **change, "seed": seed})
 
 
 def short(seeds: int = 5) -> Iterator[Settings]:
@@ -161,7 +179,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         {"method": "random:ratio=0.38"},
     ]
     more: list[list[dict[str, Any]]] = [
-        [{"method": "infobatch:ratio=0.63", **LR}],
+        [{"method": "infobatch:ratio=0.63", **LR}, {"method": "author_tiers", **LR}],
         [{"method": "random:ratio=0.38", **LR}, {"method": "full", "steps": 52_200, "lr": 0.075}],
         [{"method": "random:ratio=0.47", **LR}, {"method": "full", "steps": 46_200}],
         [{"method": "rising:ratio=0.47", **LR}, {"method": "saving:share=0.41", **LR}],
@@ -173,6 +191,20 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         for seed in range(min(seeds, 3)):
             for change in group:
                 yield Settings.of({**HEADLINE, **change, "seed": seed})
+
+
+def cifar10(seeds: int = 5) -> Iterator[Settings]:
+    """The headline's five on CIFAR-10, at the paper's rate; what random leaves out is to be set to what InfoBatch does."""
+    changes = [
+        {"method": "full"},
+        {"method": "infobatch", **LR},
+        {"method": "infobatch"},
+        {"method": "full", "steps": 46_200},
+        {"method": "random:ratio=0.47"},
+    ]
+    for seed in range(seeds):
+        for change in changes:
+            yield Settings.of({**HEADLINE, "task": "cifar10", "lr": 0.2, **change, "seed": seed})
 
 
 def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
@@ -241,9 +273,11 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
 
 QUEUES = {
     "little": little,
+    "optimizers": optimizers,
     "screen": screen,
     "short": short,
     "headline": headline,
+    "cifar10": cifar10,
     "digits": digits,
     "fashion": fashion,
 }
