@@ -194,7 +194,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
 
 
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
-    """The headline's five on CIFAR-10, at the paper's rate; what random leaves out is to be set to what InfoBatch does."""
+    """The headline's five on CIFAR-10, at the paper's rate. What InfoBatch leaves out there is still a guess."""
     changes = [
         {"method": "full"},
         {"method": "infobatch", **LR},
