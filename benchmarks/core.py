@@ -86,7 +86,7 @@ def scored(size: int, num_epochs: int = 100) -> InfoBatch:
 
 def plan_again(train_data: Pruned) -> Callable[[], object]:
     def plan() -> object:
-        train_data._plan = None  # forget the last one, as the end of an epoch does
+        train_data._course.plan = None  # forget the last one, as the end of an epoch does
         return train_data.plan()
 
     return plan
@@ -169,7 +169,7 @@ def resident(name):
 after_import = resident("VmRSS")
 train_data = infobatch.InfoBatch(range({size}), 100)
 train_data._book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-train_data._epoch = 1
+train_data._course.epoch = 1
 plan = train_data.plan()
 assert plan.kept < plan.size
 print(resident("VmHWM") - after_import)

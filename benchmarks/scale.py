@@ -84,7 +84,7 @@ def measured(size: int, name: str) -> dict[str, float]:
     book = train._book
     assert isinstance(book, ShardBook)
     book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-    train._epoch, book.planned = 1, size
+    train._course.epoch, book.planned = 1, size
     plan = timed(train.plan)
     walking, steps = iter(train.sampler), min(1_000_000, len(train.sampler))
     walk = timed(lambda: deque(islice(walking, steps), maxlen=0))

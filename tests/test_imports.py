@@ -20,8 +20,10 @@ LAYERS = [
     ["sampler", "method"],
     ["methods", "variations", "views"],
     ["sharding", "looking"],
+    ["course"],
+    ["state"],
     ["dataset"],
-    ["loader", "pacing"],
+    ["loader", "pacing", "paper"],
     ["__init__"],
 ]
 

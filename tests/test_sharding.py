@@ -194,7 +194,7 @@ def test_the_walk_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 0
     for (ids,) in DataLoader(train, 24, sampler=train.sampler):
         train.update(ids.float())
-        run: Any = train._pass
+        run: Any = train._course.last
         longest = max(longest, sum(chunk.numel() for _, chunk in run._window))
     assert torch.equal(train.scores, train.owned.float())
     assert longest < 300

@@ -7,7 +7,7 @@
 
 from . import methods, variations
 from .checkpoint import load, save
-from .dataset import InfoBatch, Pruned
+from .dataset import Pruned
 from .errors import (
     EpochError,
     InfoBatchError,
@@ -19,6 +19,7 @@ from .errors import (
 )
 from .loader import DataLoader
 from .pacing import Paced, pace
+from .paper import InfoBatch
 from .plan import Plan
 from .telemetry import EpochReport
 

@@ -110,7 +110,7 @@ class Delivery:
         self._lookahead = loader.lookahead
         self._length = len(loader) if hasattr(loader.batch_sampler or loader.sampler, "__len__") else None
         self._pass: Pass | None = None
-        self._before = self._data._pass
+        self._before = self._data._course.last
         self._batches = loader._torch_iter()
         self._bind()
 
@@ -140,7 +140,7 @@ class Delivery:
                     "Build it around train_data.sampler: it decides who comes.",
                 )
             )
-        if run is not self._data._pass:
+        if run is not self._data._course.last:
             raise MisalignedError(
                 message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
             )
@@ -152,7 +152,7 @@ class Delivery:
 
     def _bind(self) -> None:
         """The sampler opens a pass at its first step: with workers while the iterator is made, else at ``next``."""
-        run = self._data._pass
+        run = self._data._course.last
         if self._pass is None and run is not None and run is not self._before and run.asked_by(self._batches):
             self._pass = run
             run.carry(self, self._lookahead)

@@ -102,7 +102,7 @@ def test_another_world_in_the_same_process() -> None:
     loader = infobatch.DataLoader(train, batch_size=4)
     for (x,) in loader:
         train.update(x)
-    train._ranks = distributed.Ranks(1, 3)
+    train._course.ranks = distributed.Ranks(1, 3)
     with pytest.raises(infobatch.RankError, match=r"rank 1 of 3.*rank 0 of 1.*load it"):
         next(iter(loader))
 

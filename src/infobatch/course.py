@@ -1,0 +1,316 @@
+"""The course of training: which epoch runs, its plan, the pass over it, and what has come back so far."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from . import checks
+from .distributed import Ranks, agree, gather
+from .errors import InfoBatchWarning, MisalignedError, RankError, message
+from .ledger import Pass, Where
+from .memory import Memory
+from .plan import Plan, ShardPlan
+from .scorebook import UNSEEN, ScoreBook, mean
+from .sharding import ShardBook, ShardPass
+from .telemetry import EpochReport, report
+
+BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
+STRAYS = 3
+"""Passes without an update, in a run, that cannot be looks at a first batch any more."""
+
+
+class Course:
+    """The running epoch. Who owns this says when a pass begins and when an epoch is to be closed."""
+
+    def __init__(self, book: ScoreBook | ShardBook) -> None:
+        self.book = book
+        self.epoch = 0
+        self.plan: Plan | ShardPlan | None = None
+        self.last: Pass | None = None
+        """The latest pass, of this epoch or of one before."""
+        self.ranks: Ranks | None = None
+        """Who shares it, once they have met."""
+        self.before = 0
+        """How many samples of the epoch had come back before this process took it up."""
+        self.named = 0
+        """How many samples came back by name; those counted on a device are in ``book.recorded``."""
+        self.begun = False
+        """Whether some of the epoch had come back on any rank before."""
+        self.idle = 0
+        """How many whole passes went by without a loss, in this epoch."""
+        self.strays = 0
+        """The same, in all epochs."""
+
+    # ---- how far it is -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Pass | None:
+        """The latest pass, if it belongs to the running epoch."""
+        return self.last if self.last is not None and self.last.epoch == self.epoch else None
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What the method remembers."""
+        return self.book.memory if isinstance(self.book, ScoreBook) else {}
+
+    @property
+    def came(self) -> dict[str, Tensor]:
+        """What came beside this epoch's losses."""
+        return self.book.came if isinstance(self.book, ScoreBook) else {}
+
+    def done(self) -> int:
+        """How many samples of the running epoch have come back to this process."""
+        run = self.running
+        return (run.taken if run is not None else 0) or self.named or int(self.book.recorded)
+
+    def finished(self) -> bool:
+        """The last batch of the running epoch has had its update."""
+        if self.plan is None:
+            return False
+        run = self.running
+        if run is None and isinstance(self.plan, ShardPlan):
+            return False  # who comes is known to the walk alone
+        left = self.plan.kept - self.before if run is None else run.total
+        return self.done() >= left or (run is not None and run.finished)
+
+    # ---- ranks -------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """No ranks to talk to, so an epoch can be closed whenever somebody asks."""
+        return self.ranks is None or self.ranks.world == 1
+
+    def meet(self, ranks: Ranks, terms: dict[str, Any]) -> None:
+        """These share it from now on, if they share the terms of training, too."""
+        book = self.book
+        known = book.ranks if isinstance(book, ShardBook) else self.ranks
+        if known is not None and (ranks.rank, ranks.world) != (known.rank, known.world):
+            raise RankError(
+                message(
+                    f"{known}, as in the passes before",
+                    str(ranks),
+                    "Ranks may change between processes: save a state_dict, restart, and load it.",
+                )
+            )
+        if self.ranks is not None:
+            return
+        facts = {
+            "length of the data set": book.size,
+            **terms,
+            "shard_scores": isinstance(book, ShardBook),
+            "epoch": self.epoch,
+        }
+        if isinstance(book, ShardBook):
+            facts["number of samples planned so far"] = book.planned
+        else:
+            facts["number of samples done in it"] = self.before
+            facts["mean of scores"] = repr(float(mean(book.scores)))
+        agree(ranks, facts)
+        self.ranks = ranks
+
+    # ---- a pass ------------------------------------------------------------------------------------------
+
+    def check_idle(self) -> None:
+        """No loss has come in this epoch: was the last pass a look at a first batch, or a whole one?"""
+        last = self.running
+        if last is None or last.handed != last.size or last.superseded:
+            return
+        if last.whole or (self.idle and not last.carried):
+            raise MisalignedError(
+                message(
+                    "an update() for each batch",
+                    f"a whole pass of {last.size} samples without one",
+                    "Call update() in the loop; for passes that are no training use .full().",
+                )
+            )
+        self.idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
+        self.strays += not last.carried
+        if self.strays == STRAYS:
+            warnings.warn(
+                f"{STRAYS} passes over the pruned data without an update, each of the kept samples alone: to "
+                "evaluate, load train_data.full()",
+                InfoBatchWarning,
+                stacklevel=3,
+            )
+
+    def walk(self, seed: int, sampler: Sampler[int], loader: _BaseDataLoaderIter | None, ranks: Ranks) -> Pass:
+        """Begin a pass over what remains of the plan."""
+        book, plan = self.book, self.plan
+        run: Pass
+        if isinstance(book, ShardBook):
+            run = ShardPass(self.epoch, book, seed, sampler, loader, self.last)
+        else:
+            assert isinstance(plan, Plan)
+            remaining = book.unseen(plan.indices) if self.before else plan.indices
+            run = Pass(self.epoch, remaining, sampler, loader, self.last, ranks)
+            run.open(book)
+        if self.last is not None:
+            self.last.supersede()
+        self.last = run
+        if run.total == 0 and run.size:
+            warnings.warn(
+                f"epoch {self.epoch} trains nothing: with drop_last, {run.size} kept samples are less than a batch",
+                InfoBatchWarning,
+                stacklevel=3,
+            )
+        return run
+
+    def opened(self, came: str) -> Pass:
+        """The pass that waits for what came."""
+        run = self.running
+        if run is None:
+            raise MisalignedError(
+                message(
+                    "a batch from train_data's loader that waits for its losses",
+                    f"{came} without one",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler (no DistributedSampler: ours "
+                    "shares out to ranks, too), and update() each batch once.",
+                )
+            )
+        return run
+
+    # ---- what comes back ---------------------------------------------------------------------------------
+
+    def note(self, scores: Tensor, confidence: Tensor | None) -> tuple[Tensor, float]:
+        """Scores of the batch that has waited longest. Returns its weights, and the correction of its mean."""
+        run, count = self.opened("losses"), scores.shape[0]
+        if self.named:
+            raise MisalignedError(BOTH)
+        where = run.take(count)
+        try:
+            if isinstance(where, range):
+                weights = run.note(where, scores)
+            else:
+                weights = self.book.note(where.to(scores.device, non_blocking=True), scores)
+        except BaseException:
+            run.put_back(where)
+            raise
+        if self.came:
+            self.bring(run.indices[where.start : where.stop] if isinstance(where, range) else where, confidence)
+        return weights, run.correction(count)
+
+    def count_named(self, indices: Tensor) -> Tensor:
+        """Samples that the caller names. Returns their weights; looks at values, so on the CPU only."""
+        run = self.running
+        weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.ghost)
+        if isinstance(self.book, ShardBook):
+            self.book.named(indices)
+        else:
+            self.named += indices.numel()
+        return weights
+
+    def bring(self, indices: Tensor, confidence: Tensor | None) -> None:
+        """Note what came beside the losses."""
+        for column in self.came.values():
+            assert confidence is not None
+            column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
+
+    def leave_out(self, run: Pass, where: Where) -> None:
+        if isinstance(where, range):
+            run.skip(where)
+        else:
+            self.book.skip(where.to(self.book.device, non_blocking=True))
+
+    def leave_out_doubtful(self) -> None:
+        """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
+        run = self.running
+        if run is not None:
+            while run.doubtful:
+                self.leave_out(run, run.doubtful.pop())
+
+    def hand_in(self) -> None:
+        if self.running is not None and isinstance(self.book, ScoreBook):
+            self.running.hand_in(self.book)
+
+    def losses_of_all(self, purpose: str) -> Tensor:
+        """This epoch's losses of all ranks."""
+        run, book = self.running, self.book
+        assert isinstance(book, ScoreBook)
+        if run is None or run.ranks.world == 1:
+            return book.fresh
+        parts = book.fresh.index_select(0, run.indices)
+        if run.ghost is not None:
+            parts[-1] = UNSEEN
+        return self._gathered(run, book.fresh, parts, purpose)
+
+    def came_of_all(self, purpose: str) -> dict[str, Tensor]:
+        """What came beside this epoch's losses, of all ranks."""
+        run = self.running
+        if run is None or run.ranks.world == 1:
+            return self.came
+        return {
+            name: self._gathered(run, column, column.index_select(0, run.indices), purpose)
+            for name, column in self.came.items()
+        }
+
+    def _gathered(self, run: Pass, column: Tensor, parts: Tensor, purpose: str) -> Tensor:
+        whole = gather(run.ranks, parts, run.remaining.numel(), purpose, self.epoch)
+        return column.index_copy(0, run.remaining, whole)
+
+    # ---- the end of an epoch -----------------------------------------------------------------------------
+
+    def close(self, memory: Memory | None) -> EpochReport:
+        """The epoch is over: its losses become the scores, and the next one is due. With ranks, they talk here."""
+        plan, run, book = self.plan, self.running, self.book
+        assert plan is not None
+        self.leave_out_doubtful()
+        came = self.before + (0 if run is None else run.taken) + self.named + int(book.recorded)
+        if run is not None:
+            came -= run.ghosts_came(book)
+        self.hand_in()
+        try:
+            checks.check_attribution(book, came, self.epoch)
+        except MisalignedError:
+            book.fresh.fill_(UNSEEN)  # none of these losses becomes a score, and the next epoch can go on
+            self._next(run)
+            raise
+        if run is not None and run.ranks.world > 1 and isinstance(book, ScoreBook):
+            book.fresh.copy_(self.losses_of_all("closes"))
+            for name, column in self.came_of_all("closes").items():
+                book.came[name].copy_(column)
+        now = report(plan, book.scores, book.planned)
+        if isinstance(book, ScoreBook) and isinstance(plan, Plan):
+            self._warn_of_confidences()
+            book.remember(memory, plan)
+        not_finite = book.merge()
+        book.planned += plan.kept
+        self._next(run)
+        return replace(now, not_finite=not_finite)
+
+    def _warn_of_confidences(self) -> None:
+        """On a device nobody looked at them before."""
+        odd = sum(checks.not_chances(column) for column in self.came.values())
+        if odd:
+            warnings.warn(
+                f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits",
+                InfoBatchWarning,
+                stacklevel=4,
+            )
+
+    def _next(self, run: Pass | None) -> None:
+        self.epoch, self.plan, self.before, self.named, self.idle = self.epoch + 1, None, 0, 0, 0
+        self.begun = False
+        self.book.recorded.zero_()
+        if run is not None:
+            run.release()
+
+    def restart(self, epoch: int) -> None:
+        """Go on from here, whatever ran."""
+        if self.last is not None:
+            self.last.supersede()
+        self.epoch, self.plan, self.last, self.before, self.named, self.idle = epoch, None, None, 0, 0, 0
+        self.begun, self.ranks = False, None
+
+    def to(self, device: torch.device) -> None:
+        self.book.to(device)
+        if isinstance(self.plan, Plan):
+            self.plan = self.plan.to(device)
+        if self.last is not None:
+            self.last.to(device)
