@@ -6,7 +6,6 @@ import json
 import math
 import random
 import statistics
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from infobatch.lab.comparison import Row, compare, group
 from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings
-from infobatch.lab.verdicts import Difference, interval
+from infobatch.lab.verdicts import Difference, of_differences
 
 
 def made(method: str, seed: int, metric: float | None, **changes: Any) -> Run:
@@ -37,7 +36,7 @@ def many(method: str, metrics: list[float], **changes: Any) -> list[Run]:
 
 
 def differing(values: list[float]) -> Difference:
-    return Difference(tuple(range(len(values))), fmean(values), stdev(values), *interval(values, 0.95))
+    return Difference(tuple(range(len(values))), *of_differences(values, 0.95))
 
 
 def row_of(runs: list[Run], label: str, **options: Any) -> Row:
@@ -191,6 +190,18 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert rows["full"].same_steps is None
     near = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=101), made("full", 0, 1.0, steps=100)]
     assert [row.same_steps is not None for row in compare(near).rows] == [True, False, False]
+
+
+def test_full_data_with_a_round_number_of_steps_stands_beside_all_that_took_about_as_many() -> None:
+    ours = [made("infobatch", seed, 90.0 + seed, took=1000 + (5, -8, 0)[seed]) for seed in range(3)]
+    theirs = [made("random", seed, 80.0 + seed, took=1000 - (9, 2, 7)[seed]) for seed in range(3)]
+    others = [made("saving", seed, 70.0 + seed, took=970) for seed in range(3)]
+    controls = [made("full", seed, 85.0 + seed, steps=1000) for seed in range(3)]
+    rows = {row.label: row for row in compare([*ours, *theirs, *others, *controls]).rows}
+    assert set(rows) == {"infobatch", "random", "saving", "full, 1000 steps"}
+    assert rows["full, 1000 steps"].n == 3
+    apart = {name: row.same_steps.mean if row.same_steps else None for name, row in rows.items()}
+    assert apart == {"infobatch": 5.0, "random": -5.0, "saving": None, "full, 1000 steps": None}
 
 
 def test_order_is_that_of_the_first_seed_however_runs_come() -> None:

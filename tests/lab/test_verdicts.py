@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from infobatch.lab.verdicts import Difference, interval, judge, level_at, more_seeds, student
+from infobatch.lab.verdicts import Difference, interval, judge, level_at, more_seeds, of_differences, student
 from infobatch.lab.words import told
 
 
 def differing(values: list[float], look: int = 1) -> Difference:
-    low, high = interval(values, level_at(0.95, look))
-    return Difference(tuple(range(len(values))), statistics.fmean(values), statistics.stdev(values), low, high)
+    return Difference(tuple(range(len(values))), *of_differences(values, level_at(0.95, look)))
 
 
 def test_quantile_is_students() -> None:

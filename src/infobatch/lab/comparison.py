@@ -21,7 +21,7 @@ from ..errors import InputError, message
 from .readings import metric_of, number, saved, seconds, table
 from .records import Run, label
 from .settings import near
-from .verdicts import Difference, Verdict, interval, judge, level_at
+from .verdicts import Difference, Verdict, judge, level_at, of_differences
 from .words import percent
 
 OWN = ("method", "seed", "compensate", "ideas", "steps")
@@ -142,17 +142,18 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     """Runs that differ in nothing but the seed, by label: the baseline, then methods as they were begun with the
     first seed, each followed by its control. The order of the runs given does not matter.
 
-    Where other settings than the method differ, they are part of the label. Full data with another method's number of
-    steps is labelled by that method, since the number differs from seed to seed.
+    Where other settings than the method differ, they are part of the label. Full data with another method's very
+    number of steps is labelled by that method, since the number differs from seed to seed.
     """
     runs = sorted(runs, key=lambda run: (run.settings.seed, str(run.start.get("time") or ""), run.name))
     shown = _telling(runs)
+    whose = _owners([run for run in runs if _is_control(run, baseline)], runs)
     sets: dict[str, list[Run]] = {}
     owners: dict[str, str] = {}
     for run in runs:
         values = ", ".join(f"{name}={_decisive(run)[name]}" for name in shown)
         suffix = f" · {values}" if values else ""
-        owner = _whose_steps(run, runs) if _is_control(run, baseline) else None
+        owner = whose.get(id(run))
         name = (f"{baseline}, steps of {owner}" if owner else run.label) + suffix
         sets.setdefault(name, []).append(run)
         owners[name] = owner + suffix if owner else ""
@@ -206,9 +207,7 @@ def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float)
     pairs.sort(key=lambda pair: pair[0].settings.seed)
     values = [(metric_of(run) or 0.0) - (metric_of(other) or 0.0) for run, other in pairs]
     seeds = tuple(run.settings.seed for run, _ in pairs)
-    if len(values) == 1:
-        return Difference(seeds, values[0], None, None, None)
-    return Difference(seeds, statistics.fmean(values), statistics.stdev(values), *interval(values, level))
+    return Difference(seeds, *of_differences(values, level))
 
 
 def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
@@ -217,12 +216,13 @@ def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
 
 
 def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | None]:
-    """The control with a run's number of steps. One only near must have no run nearer to it."""
+    """The control with a run's number of steps. One only near must not be another method's."""
+    owners = _owners(controls, runs)
 
     def partner(run: Run) -> Run | None:
         near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]
-        own = [other for other in near if not _steps_apart(run, other) or _whose_steps(other, runs) == run.label]
-        return min(own, key=lambda other: _distance(run, other), default=None)
+        free = [other for other in near if not _steps_apart(run, other) or owners[id(other)] in (None, run.label)]
+        return min(free, key=lambda other: _distance(run, other), default=None)
 
     return partner
 
@@ -245,9 +245,26 @@ def _steps_apart(run: Run, control: Run) -> float:
     return abs(control.settings.steps - took) / took
 
 
-def _whose_steps(control: Run, runs: list[Run]) -> str | None:
-    near = [run for run in runs if _alike(run, control) and _steps_apart(run, control) <= SAME_STEPS]
-    return min(near, key=lambda run: _distance(run, control)).label if near else None
+def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
+    """Of each control, the label of the method whose steps it took: to the step, and with every seed for which there
+    is a control of so many. One with a round number is nobody's, and stands beside all that took about as many.
+    """
+    alike: dict[tuple[Any, ...], list[Run]] = {}
+    for control in controls:
+        rest = (control.settings.steps, control.settings.ideas, tuple(_decisive(control).items()))
+        alike.setdefault(rest, []).append(control)
+    found: dict[int, str | None] = {}
+    for members in alike.values():
+        exact = [_with_its_steps(control, runs) for control in members]
+        common = [label for label in exact[0] if all(label in each for each in exact)]
+        owner = min(common, key=lambda label: exact[0][label], default=None)
+        found |= {id(control): owner for control in members}
+    return found
+
+
+def _with_its_steps(control: Run, runs: list[Run]) -> dict[str, tuple[bool, float]]:
+    same = (run for run in runs if _alike(run, control) and not _steps_apart(run, control))
+    return {run.label: _distance(run, control) for run in same}
 
 
 def _is_baseline(run: Run, baseline: str) -> bool:

@@ -32,12 +32,13 @@ WITHOUT_SPREAD = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus full data, in points, over the seeds both have. The interval is None with one seed."""
+    """Method minus full data, in points, over the seeds both have."""
 
     seeds: tuple[int, ...]
     mean: float
     std: float | None
     low: float | None
+    """The ends of the interval are None with one seed, and with so few alike that they have no spread."""
     high: float | None
 
     @property
@@ -78,14 +79,28 @@ def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
+def of_differences(values: Sequence[float], level: float) -> tuple[float, float | None, float | None, float | None]:
+    """Mean, spread and the ends of the interval.
+
+    >>> of_differences([0.5, 0.5], 0.95)
+    (0.5, 0.0, None, None)
+    """
+    if len(values) == 1:
+        return values[0], None, None, None
+    mean, std = statistics.fmean(values), statistics.stdev(values)
+    if std < 1e-9 and len(values) < WITHOUT_SPREAD:
+        return mean, std, None, None
+    return mean, std, *interval(values, level)
+
+
 def judge(difference: Difference, margin: float, level: float, look: int = 1, word: str = "lossless") -> Verdict:
     """What the interval of a difference, as it is at this look, proves. Seeds still needed are those of the next.
 
     ``word`` is for what is shown not to be worse: a method beside full data is lossless.
     """
-    if difference.low is None or difference.high is None or difference.std is None:
+    if difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
-    if difference.std < 1e-9 and difference.n < WITHOUT_SPREAD:
+    if difference.low is None or difference.high is None:
         return _undecided(WITHOUT_SPREAD - difference.n)
     mean, low, high = difference.mean, difference.low, difference.high
     if low > 0:
