@@ -16,7 +16,10 @@ from scipy import stats
 
 from infobatch.errors import InputError
 from infobatch.lab import catalogue, nets, optim, recipes, records, training
-from infobatch.lab.recipes import Measurement, load, outcome, runs
+from infobatch.lab.evidence import Measurement, evidence, measure
+from infobatch.lab.outcomes import CellOutcome, Outcome, listing, outcome
+from infobatch.lab.quantities import VALUES
+from infobatch.lab.recipes import load, runs
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings, parse_method, parse_static
 from infobatch.lab.verdicts import WITHOUT_SPREAD
@@ -86,7 +89,7 @@ def made(recipe: recipes.Recipe, **metrics: list[float]) -> list[Run]:
     return found
 
 
-def row(found: recipes.Outcome, name: str) -> recipes.CellOutcome:
+def row(found: Outcome, name: str) -> CellOutcome:
     return next(each for each in found.rows if each.cell.name == name)
 
 
@@ -458,16 +461,16 @@ def test_distances_of_losses_by_hand() -> None:
     pruned = {"before": [6, 2], "after": [2, 2], "rescaled": [5, 3]}
     full = {"before": [6, 2], "after": [6, 2], "rescaled": [6, 2]}
     done = replace(run(Settings(), 90.0), epochs=[{"losses": full}, {}, {"losses": pruned}])
-    assert recipes.VALUES["distance_after"](done) == pytest.approx(25.0)
-    assert recipes.VALUES["distance_rescaled"](done) == pytest.approx(12.5)
-    assert recipes.VALUES["distance_after"](run(Settings(), 90.0)) is None
+    assert VALUES["distance_after"](done) == pytest.approx(25.0)
+    assert VALUES["distance_rescaled"](done) == pytest.approx(12.5)
+    assert VALUES["distance_after"](run(Settings(), 90.0)) is None
 
 
 def test_the_number_pruned_by_epoch() -> None:
     saved = [0.0] + [0.1] * 9 + [0.4] * 77 + [0.0] * 13
     done = replace(run(Settings(), 90.0), epochs=[{"saved": share} for share in saved])
-    assert recipes.VALUES["saved_early"](done) == pytest.approx(9.0)
-    assert recipes.VALUES["saved_middle"](done) == recipes.VALUES["saved_late"](done) == pytest.approx(40.0)
+    assert VALUES["saved_early"](done) == pytest.approx(9.0)
+    assert VALUES["saved_middle"](done) == VALUES["saved_late"](done) == pytest.approx(40.0)
 
 
 # ---- measurements ----------------------------------------------------------------------------------------
@@ -509,13 +512,13 @@ def test_the_last_measurement_counts_and_quick_ones_apart() -> None:
 
 def test_measuring(tmp_path: Path) -> None:
     recipe = load("figure5")
-    made = recipes.measure(recipe)
+    made = measure(recipe)
     assert {each.status for each in outcome(recipe, measurements=[made]).rows} == {"consistent"}
     with pytest.raises(InputError, match="It is trained"):
-        recipes.measure(load("table4"))
+        measure(load("table4"))
     for name in ("infobatch.lab.measures:nothing", "os:system", "..x:y", ":", "nowhere"):
         with pytest.raises(InputError, match=r"measure as MODULE:FUNCTION, of \(quick, tick\), in figure5"):
-            recipes.measure(replace(recipe, measure=name))
+            measure(replace(recipe, measure=name))
 
 
 # ---- records ---------------------------------------------------------------------------------------------
@@ -531,7 +534,7 @@ def facts_of(done: Run) -> list[dict[str, Any]]:
 
 
 def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
-    known = recipes.evidence()
+    known = evidence()
     good, other = run(Settings(), 90.0), run(Settings(seed=1), 91.0)
     write(tmp_path / "a" / "record.jsonl", *facts_of(good))
     write(tmp_path / "b" / "record.jsonl", *facts_of(other)[:1])  # still running
@@ -542,7 +545,7 @@ def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
     write(tmp_path / "e.jsonl", timed().plain())
     write(tmp_path / "f.jsonl", {**timed().plain(), "rows": {"numpy mean, 1.28M": "soon"}})
     write(tmp_path / "foreign.jsonl", {"kind": "of another program"})
-    found = recipes.evidence(tmp_path)
+    found = evidence(tmp_path)
     assert found.runs[len(known.runs) :] == (found.runs[-1],)
     assert found.runs[-1].settings == good.settings
     assert found.measurements[len(known.measurements) :] == (timed(),)
@@ -554,7 +557,7 @@ def test_the_list_knows_what_was_run(tmp_path: Path) -> None:
     quick = [run(settings, 90.0, time="2026-01-02") for _, settings in runs(load("table10"), quick=True)]
     for at, done in enumerate(quick):
         write(tmp_path / f"{at}" / "record.jsonl", *facts_of(done))
-    lines = {line.recipe.name: line for line in recipes.listing(tmp_path)}
+    lines = {line.recipe.name: line for line in listing(tmp_path)}
     assert list(lines) == recipes.names()
     assert lines["table10"].outcome.summary == "2 not run"
     assert lines["table10"].quick.summary == "2 stand-in"
@@ -566,7 +569,7 @@ def test_the_list_knows_what_was_run(tmp_path: Path) -> None:
 
 def test_the_records_kept_here_can_be_read() -> None:
     """Table 11 has been measured: its records say so, and where newer sorts are faster than the paper's."""
-    found = recipes.evidence()
+    found = evidence()
     assert not found.unreadable
     table11 = outcome(load("table11"), found.runs, found.measurements)
     judged = {each.cell.name: each.status for each in table11.rows if each.cell.paper is not None}

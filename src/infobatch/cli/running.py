@@ -225,11 +225,12 @@ def reproduce(
       infobatch reproduce --list
       infobatch reproduce table11
     """
-    from ..lab import recipes
+    from ..lab import outcomes, recipes
+    from ..lab.evidence import evidence, measure
 
     kept = [runs] if runs.is_dir() else []
     if listing or not name:
-        lines = recipes.listing(*kept)
+        lines = outcomes.listing(*kept)
         if json:
             return Answer(plain={"recipes": [one.plain() for one in lines]})
         tables.recipes(lines)
@@ -246,21 +247,21 @@ def reproduce(
                     finished = one.end is not None
         except InfoBatchError:
             if not json:  # what is known, before what is missing
-                known = recipes.evidence(*kept)
-                tables.outcome(recipes.outcome(recipe, known.runs, known.measurements, quick))
+                known = evidence(*kept)
+                tables.outcome(outcomes.outcome(recipe, known.runs, known.measurements, quick))
             raise
         if not finished:
             return _paused("the same command again", {"recipe": name, "finished": False} if json else None)
     if recipe.measure:
-        measured = recipes.measure(recipe, quick, lambda text: print(text, file=sys.stderr))
+        measured = measure(recipe, quick, lambda text: print(text, file=sys.stderr))
         place = runs / f"{recipe.name}{'-quick' if quick else ''}"
         place.mkdir(parents=True, exist_ok=True)
         with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
             file.write(line(measured.plain()))
-    evidence = recipes.evidence(*([runs] if runs.is_dir() else []))
-    for text in evidence.unreadable:
+    known = evidence(*([runs] if runs.is_dir() else []))
+    for text in known.unreadable:
         print(f"infobatch: {text}", file=sys.stderr)
-    found = recipes.outcome(recipe, evidence.runs, evidence.measurements, quick)
+    found = outcomes.outcome(recipe, known.runs, known.measurements, quick)
     if json:
         return Answer(plain={**found.plain(), "finished": True, "folder": str(runs)})
     tables.outcome(found)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..lab.comparison import Comparison, Row
     from ..lab.doctor import Diagnosis
     from ..lab.estimate import Estimate
-    from ..lab.recipes import CellOutcome, Line, Outcome
+    from ..lab.outcomes import CellOutcome, Line, Outcome
     from ..lab.verdicts import Difference
 
 PLAIN_WIDTH = 200

@@ -2,8 +2,7 @@
 
     recipe = load("table4")
     for cell, settings in runs(recipe, quick=True):
-        ...                                            # train each
-    print(outcome(recipe, finished, quick=True).summary)
+        ...                                            # train each; outcomes.py says what came of it
 
 A run belongs to a cell because its settings do, so one run serves every recipe that asks for it. A quick run is a
 stand-in: it shows that the recipe works, never that the paper is right.
@@ -11,26 +10,18 @@ stand-in: it shows that the recipe works, never that the paper is right.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import json
-import math
 import re
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ..errors import InfoBatchError, InputError, StateError, message
-from . import records
+from ..errors import InputError, message
 from .comparison import COST
-from .records import Run
+from .quantities import VALUES
 from .settings import Settings, near
-from .verdicts import WITHOUT_SPREAD, interval
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,13 +32,6 @@ else:
         raise InputError(message("tomli, with Python 3.10", "none", "pip install 'infobatch[lab]'")) from error
 
 Compare = Literal["points", "factor"]
-Status = Literal[
-    "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
-    "not run", "waits",
-]  # fmt: skip
-
-LEVEL = 0.9
-"""Of the interval that decides: all of it within the tolerance shows, at 5 %, that ours is the paper's."""
 INCIDENTAL = frozenset({*COST, "amp", "seed"})
 """Settings in which a run may differ from its cell."""
 RELATIONS = ("lossless", "same", "less", "more")
@@ -72,7 +56,7 @@ class Cell:
     """Where the paper has no number: one that follows from its text, or how it lies to ``against``."""
     unit: str = ""
     of: str = "metric"
-    """Which number of a run it is: see ``VALUES``."""
+    """Which number of a run it is: see ``quantities.VALUES``."""
     row: str = ""
     """Which row of the recipe's measurement it is, where it is measured and not trained."""
     against: str = ""
@@ -412,6 +396,13 @@ def runs(recipe: Recipe, quick: bool = False, seeds: int = 0, **changes: Any) ->
     return [(cell, settings) for settings, cell in found.items()]
 
 
+@cache
+def essence(settings: Settings) -> Settings:
+    """Settings without what may differ."""
+    plain: dict[str, Any] = {entry.name: entry.default for entry in fields(Settings) if entry.name in INCIDENTAL}
+    return settings.but(**plain)
+
+
 def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False) -> str:
     """A folder for a run, as "table4-quick/r-18-random-star-seed0".
 
@@ -424,462 +415,7 @@ def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False
     return f"{recipe.name}{'-quick' if quick else ''}/{words}-seed{settings.seed}"
 
 
-# ---- measurements ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Rows that were measured and not trained. They serve every recipe that names the same function."""
-
-    measure: str
-    rows: dict[str, float]
-    environment: dict[str, Any] = field(default_factory=dict)
-    time: str = ""
-    quick: bool = False
-
-    def plain(self) -> dict[str, Any]:
-        rows = {name: float(f"{value:.4g}") for name, value in self.rows.items()}
-        about = {"measure": self.measure, "time": self.time, "quick": self.quick, "environment": self.environment}
-        return {"kind": "measure", "format": records.FORMAT, **about, "rows": rows}
-
-
-def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | None = None) -> Measurement:
-    """Make the recipe's measurement, here and now."""
-    from . import measures
-
-    if not recipe.measure:
-        raise InputError(message("a recipe that is measured", recipe.name, "It is trained: see runs."))
-    where, _, name = recipe.measure.partition(":")
-    given = {"quick": quick, "tick": tick or measures.silent}
-    try:
-        function = getattr(importlib.import_module(where), name)
-        inspect.signature(function).bind(**given)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        expected = f"measure as MODULE:FUNCTION, of (quick, tick), in {recipe.name}"
-        raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Mend it.")) from error
-    environment = measures.environment()
-    rows = function(**given)
-    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Measurement(recipe.measure, rows, environment, time, quick)
-
-
-# ---- evidence --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Finished runs and measurements: what outcomes are made of."""
-
-    runs: tuple[Run, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    """What could not be read, and why."""
-
-
-def evidence(*roots: Path | str) -> Evidence:
-    """The records kept with the recipes, and those below ``roots``. A damaged file is named, and the rest counts."""
-    kept = sorted((folder() / "records").rglob("*.jsonl"))
-    own = [path for root in roots for path in sorted(Path(root).rglob("*.jsonl"))]
-    found: list[Run] = []
-    measured: list[Measurement] = []
-    unreadable = []
-    for path in [*kept, *own]:
-        try:
-            kind = _kind(path)
-            if kind == "measure":
-                measured += _measurements(path)
-            elif kind == "start" or path.name == records.FILE:
-                for run in records.read_file(path):
-                    if run.end is not None:
-                        _essence(run.settings)  # a record with settings of another version is found out here
-                        found.append(run)
-        except (InfoBatchError, OSError) as error:
-            unreadable.append(f"{path}: {error}")
-    return Evidence(tuple(found), tuple(measured), tuple(unreadable))
-
-
-def _kind(path: Path) -> str:
-    """Of the first line; empty where it is none of ours."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        try:
-            first = json.loads(file.readline() or "{}")
-        except ValueError:
-            return ""
-    return str(first.get("kind", "")) if isinstance(first, dict) else ""
-
-
-def _measurements(path: Path) -> Iterator[Measurement]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            fact = json.loads(line)
-            rows = {str(name): float(value) for name, value in fact["rows"].items()}
-            yield Measurement(fact["measure"], rows, fact["environment"], fact["time"], fact["quick"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateError(
-                message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")
-            ) from error
-
-
-def _number(*path: str, scale: float = 1.0) -> Callable[[Run], float | None]:
-    def of(run: Run) -> float | None:
-        value: Any = run.end
-        for key in path:
-            value = (value or {}).get(key)
-        return None if value is None else scale * float(value)
-
-    return of
-
-
-def _distance(which: str) -> Callable[[Run], float | None]:
-    """How far a histogram of losses is from that of all samples: half the summed difference of their shares."""
-
-    def of(run: Run) -> float | None:
-        found = []
-        for epoch in run.epochs:
-            losses = epoch.get("losses")
-            if losses and sum(losses["after"]) < sum(losses["before"]):
-                before, other = losses["before"], losses[which]
-                shares = [(a / sum(before), b / sum(other)) for a, b in zip(before, other, strict=True)]
-                found.append(50 * sum(abs(a - b) for a, b in shares))
-        return statistics.fmean(found) if found else None
-
-    return of
-
-
-def _pruned(first: float, last: float) -> Callable[[Run], float | None]:
-    """The mean saving of the epochs between two shares of a run, in percent."""
-
-    def of(run: Run) -> float | None:
-        total = len(run.epochs)
-        found = [epoch["saved"] for at, epoch in enumerate(run.epochs) if first <= at / total < last]
-        return 100 * statistics.fmean(found) if found else None
-
-    return of
-
-
-VALUES: dict[str, Callable[[Run], float | None]] = {
-    "metric": _number("metric"),
-    "saved": _number("saved", scale=100),
-    "hours": _number("seconds", "total", scale=1 / 3600),
-    "distance_after": _distance("after"),
-    "distance_rescaled": _distance("rescaled"),
-    "saved_early": _pruned(0, 0.1),
-    "saved_middle": _pruned(0.4, 0.6),
-    "saved_late": _pruned(0.65, 0.85),
-}
-"""The numbers of a run that a cell may be about."""
-
-
-# ---- outcomes --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CellOutcome:
-    """A cell beside what was measured here."""
-
-    cell: Cell
-    status: Status
-    why: str = ""
-    """In plain words, where the status leaves a question."""
-    ours: float | None = None
-    std: float | None = None
-    n: int = 0
-    saved: float | None = None
-    """What our runs saved, in percent."""
-    compared: float | None = None
-    """Our difference (or ratio) to the cell it is held against."""
-    wanted: float | None = None
-    """The paper's."""
-    where: tuple[str, ...] = ()
-    when: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"waits for {self.cell.waits}" if self.status == "waits" else self.status
-
-    def plain(self) -> dict[str, Any]:
-        cell = self.cell
-        told = {"cell": cell.name, "paper": cell.paper, "spread": cell.spread, "paper_saved": cell.saved}
-        told |= {"expect": cell.expect, "unit": cell.unit, "against": cell.against, "waits": cell.waits}
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "cell"}
-        return {**told, **own, "where": list(self.where), "note": cell.note}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a recipe."""
-
-    recipe: Recipe
-    quick: bool
-    rows: tuple[CellOutcome, ...]
-
-    @property
-    def stand_in(self) -> str:
-        """What was trained instead, where this is the quick version; to be shown wherever its numbers are."""
-        return self.recipe.stand_in if self.quick else ""
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(place for row in self.rows for place in row.where))
-
-    @property
-    def when(self) -> str:
-        """The latest."""
-        return max((row.when for row in self.rows), default="")
-
-    @property
-    def summary(self) -> str:
-        """As "3 reproduced, 1 not reproduced, 2 wait for method ucb"."""
-        counts = {status: sum(row.status == status for row in self.rows) for status in _SHOWN}
-        told = [f"{count} {status}" for status, count in counts.items() if count]
-        if waiting := sum(row.status == "waits" for row in self.rows):
-            told.append(f"{waiting} {'wait' if waiting > 1 else 'waits'}")
-        return ", ".join(told)
-
-    def plain(self) -> dict[str, Any]:
-        recipe = self.recipe
-        about = {"recipe": recipe.name, "title": recipe.title, "claim": recipe.claim, "quick": self.quick}
-        rows = [row.plain() for row in self.rows]
-        return {
-            **about,
-            "stand_in": self.stand_in,
-            "summary": self.summary,
-            "waits": list(recipe.waits),
-            "rows": rows,
-        }
-
-
-_SHOWN: tuple[Status, ...] = (
-    "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
-    "not run",
-)  # fmt: skip
-
-
-def outcome(
-    recipe: Recipe,
-    runs: Iterable[Run] = (),
-    measurements: Iterable[Measurement] = (),
-    quick: bool = False,
-) -> Outcome:
-    """Compare what was measured with the paper, cell by cell. Runs of other settings are passed over."""
-    by_settings: dict[Settings, dict[int, Run]] = {}
-    for run in runs:
-        if run.end is not None:
-            same = by_settings.setdefault(_essence(run.settings), {})
-            same[run.settings.seed] = run  # the last one of a seed counts
-    mine = (each for each in measurements if each.measure == recipe.measure and each.quick == quick)
-    measured = sorted(mine, key=lambda each: each.time)
-    found = _Found(recipe, quick, by_settings, measured)
-    return Outcome(recipe, quick, tuple(_judge(cell, found) for cell in recipe.cells))
-
-
-@cache
-def _essence(settings: Settings) -> Settings:
-    """Settings without what may differ."""
-    plain: dict[str, Any] = {entry.name: entry.default for entry in fields(Settings) if entry.name in INCIDENTAL}
-    return settings.but(**plain)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The evidence, ready to be asked by cell."""
-
-    recipe: Recipe
-    quick: bool
-    runs: dict[Settings, dict[int, Run]]
-    measured: Sequence[Measurement]
-
-    def of(self, cell: Cell) -> dict[int, Run]:
-        settings = cell.quick if self.quick else cell.settings
-        return {} if settings is None else self.runs.get(_essence(settings), {})
-
-    def values(self, cell: Cell) -> dict[int, float]:
-        """By seed."""
-        numbers = {seed: VALUES[cell.of](run) for seed, run in self.of(cell).items()}
-        return {seed: value for seed, value in numbers.items() if value is not None}
-
-    def against(self, cell: Cell) -> Cell | None:
-        return self.recipe.cell(cell.against) if cell.against else None
-
-
-def _judge(cell: Cell, found: _Found) -> CellOutcome:
-    if cell.waits:
-        return CellOutcome(cell, "waits")
-    judged = _judge_measured(cell, found) if cell.row else _judge_trained(cell, found)
-    weak = judged.status == "reproduced" and cell.proves == "consistent"
-    return replace(judged, status="consistent") if weak else judged
-
-
-def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
-    """By the last measurement that has the row, and the row it is held against."""
-    other = found.against(cell)
-    rows = {cell.row, other.row} if other else {cell.row}
-    last = next((each for each in reversed(found.measured) if rows <= each.rows.keys()), None)
-    if last is None:
-        return CellOutcome(cell, "not run")
-    ours = last.rows[cell.row]
-    about = CellOutcome(cell, "for comparison", ours=ours, n=1, where=(_machine(last, cell.row),), when=last.time)
-    if other and not last.rows[other.row]:
-        return replace(about, status=about.status if found.quick else "undecided", why=_without_ratio(other))
-    judged = _by_factor(about, cell, other, ours / last.rows[other.row] if other else ours)
-    return replace(judged, status="for comparison") if found.quick else judged
-
-
-def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
-    values, used = found.values(cell), found.of(cell)
-    lost = len(used) - len(values) if cell.of == "metric" else 0
-    if lost and not found.quick:  # a verdict from the others would hide just the runs that went wrong
-        return CellOutcome(cell, "not reproduced", f"{lost} of {len(used)} runs ended without a finite metric")
-    if not values:
-        return CellOutcome(cell, "not run")
-    saved = [share for run in used.values() if (share := VALUES["saved"](run)) is not None]
-    about = CellOutcome(
-        cell,
-        "for comparison",
-        ours=statistics.fmean(values.values()),
-        std=statistics.stdev(values.values()) if len(values) > 1 else None,
-        n=len(values),
-        saved=statistics.fmean(saved) if saved else None,
-        where=tuple(dict.fromkeys(_device(run) for run in used.values())),
-        when=max(str(run.start.get("time", "")) for run in used.values()),
-    )
-    other = found.against(cell)
-    if other is not None:
-        partners = found.values(other)
-        values = {seed: value for seed, value in values.items() if seed in partners}
-        if cell.compare == "factor" and any(not partners[seed] for seed in values):
-            return replace(about, status="stand-in" if found.quick else "undecided", why=_without_ratio(other))
-        values = {seed: _apart(cell, value, partners[seed]) for seed, value in values.items()}
-        if not values:
-            return replace(about, status="too few seeds", why=f"no seed in common with {other.name}")
-    compared = statistics.fmean(values.values())
-    if found.quick:
-        return replace(about, status="stand-in", compared=compared if other else None)
-    if cell.compare == "factor":
-        judged = _by_factor(about, cell, other, compared)
-    else:
-        judged = _by_points(about, cell, other, list(values.values()))
-    return _and_saved(judged, found.recipe.tolerance_saved)
-
-
-def _without_ratio(other: Cell) -> str:
-    return f"{other.name} is 0 here, and so there is no ratio"
-
-
-def _apart(cell: Cell, value: float, partner: float) -> float:
-    return value / partner if cell.compare == "factor" else value - partner
-
-
-def _by_factor(about: CellOutcome, cell: Cell, other: Cell | None, compared: float) -> CellOutcome:
-    about = replace(about, compared=compared if other else None)
-    if isinstance(cell.expect, str):
-        return _by_side(about, cell, compared)
-    if cell.target is None:
-        return about
-    wanted = cell.target / other.target if other and other.target else cell.target
-    about = replace(about, wanted=wanted if other else None)
-    off = max(compared / wanted, wanted / compared) if compared > 0 else math.inf
-    text = f"{'ratio' if other else 'value'} {compared:.3g}, paper {wanted:.3g}: a factor of {off:.1f}"
-    if math.isinf(cell.tolerance):
-        return replace(about, why=text)
-    if other and (compared > 1) != (wanted > 1):
-        return replace(about, status="not reproduced", why=f"{text}, and the order is the other way round")
-    return replace(about, status="reproduced" if off <= cell.tolerance else "not reproduced", why=text)
-
-
-def _by_side(about: CellOutcome, cell: Cell, compared: float) -> CellOutcome:
-    """Of ratios there is less and more alone."""
-    good = compared < 1 if cell.expect == "less" else compared > 1
-    return replace(about, status="reproduced" if good else "not reproduced", why=f"ratio {compared:.3g}")
-
-
-def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[float]) -> CellOutcome:
-    """The interval of the mean (of the paired differences, where there is another cell) against the tolerance."""
-    middle = statistics.fmean(values)
-    about = replace(about, compared=middle if other else None)
-    if cell.target is None and cell.expect is None:
-        return about
-    wanted = 0.0
-    if cell.target is not None:
-        wanted = cell.target - (other.target or 0.0) if other else cell.target
-        about = replace(about, wanted=wanted if other else None)
-    if len(values) < 2:
-        return replace(about, status="too few seeds", why="one seed proves nothing")
-    if len(values) < WITHOUT_SPREAD and max(values) - min(values) < 1e-9:
-        return replace(about, status="undecided", why=f"all {len(values)} seeds alike, so no spread to judge by")
-    low, high = (bound - wanted for bound in interval(values, LEVEL))
-    status = _decide(low, high, cell.tolerance, cell.expect if isinstance(cell.expect, str) else "same")
-    what = f"difference to {other.name}" if other else "value"
-    why = f"{what} {middle:.2f} ({low + wanted:.2f} to {high + wanted:.2f})"
-    return replace(about, status=status, why=why if cell.target is None else f"{why}, paper {wanted:.2f}")
-
-
-def _decide(low: float, high: float, tolerance: float, relation: str) -> Status:
-    """``low`` and ``high`` bound the distance from what is wanted; where they reach to both sides it stays open."""
-    edges = {
-        "same": (-tolerance, tolerance),
-        "lossless": (-tolerance, float("inf")),
-        "less": (float("-inf"), 0.0),
-        "more": (0.0, float("inf")),
-    }
-    bottom, top = edges[relation]
-    if bottom <= low and high <= top:
-        return "reproduced"
-    return "not reproduced" if high < bottom or low > top else "undecided"
-
-
-def _and_saved(judged: CellOutcome, tolerance: float) -> CellOutcome:
-    """A cell that prints a saving stands or falls with it too."""
-    wanted, ours = judged.cell.saved, judged.saved
-    if wanted is None or ours is None or abs(ours - wanted) <= tolerance:
-        return judged
-    why = f"{judged.why}; saved {ours:.1f} %, paper {wanted:.1f} %".removeprefix("; ")
-    return replace(judged, status="not reproduced" if judged.status == "reproduced" else judged.status, why=why)
-
-
-def _device(run: Run) -> str:
-    environment = run.start.get("environment") or {}
-    device = str(environment.get("gpu") or environment.get("cpu") or environment.get("device") or "unknown")
-    return device if run.settings.amp == "none" else f"{device}, {run.settings.amp}"
-
-
-def _machine(measurement: Measurement, row: str) -> str:
-    return str(measurement.environment.get("gpu" if row.startswith("gpu") else "cpu") or "unknown")
-
-
-# ---- lists -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Line:
-    """One recipe of the list: what came of it here, and of its quick version."""
-
-    recipe: Recipe
-    outcome: Outcome
-    quick: Outcome
-
-    def plain(self) -> dict[str, Any]:
-        recipe = self.recipe
-        return {
-            "recipe": recipe.name,
-            "title": recipe.title,
-            "claim": recipe.claim,
-            "outcome": self.outcome.summary,
-            "where": list(self.outcome.where),
-            "when": self.outcome.when,
-            "quick": self.quick.summary if self.quick.when else "not run",
-            "stand_in": self.quick.stand_in,
-            "waits": list(recipe.waits),
-        }
-
-
-def listing(*roots: Path | str) -> list[Line]:
-    """Every recipe with what the records say about it: those kept with the recipes, and those below ``roots``."""
-    found = evidence(*roots)
-    return [
-        Line(recipe, *(outcome(recipe, found.runs, found.measurements, quick) for quick in (False, True)))
-        for recipe in all_recipes()
-    ]
+# ---- all of them ----------------------------------------------------------------------------------------
 
 
 def index() -> str:
