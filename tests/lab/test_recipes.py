@@ -423,12 +423,31 @@ def test_relations_of_ratios(tmp_path: Path, relation: str, status: str) -> None
     assert "full is 0 here" in row(nothing, "at least as good").why
 
 
-def test_runs_that_went_wrong_are_not_hidden(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric", [None, "soon", [1.0], math.nan, math.inf, True, {}], ids=str)
+def test_runs_that_went_wrong_are_not_hidden(tmp_path: Path, metric: Any) -> None:
     recipe = small(tmp_path)
     done = made(recipe, full=[90.0, 90.1, 90.2, 90.0])
-    done[1] = replace(done[1], end={**(done[1].end or {}), "metric": None})
+    done[1] = replace(done[1], end={**(done[1].end or {}), "metric": metric})
     found = row(outcome(recipe, done), "full")
     assert (found.status, found.why) == ("not reproduced", "1 of 4 runs ended without a finite metric")
+
+
+@pytest.mark.parametrize(
+    "epoch",
+    [
+        {"losses": "none"},
+        {"losses": {"before": [1, "x"], "after": [0, 1]}},
+        {"losses": {"before": [2], "after": [0]}},
+    ],
+    ids=str,
+)
+def test_what_is_no_histogram_in_a_record_is_left_out(epoch: dict[str, Any]) -> None:
+    one = run(Settings(), 90.0)
+    one.epochs.append(epoch)
+    assert {name: of(one) for name, of in VALUES.items() if name.startswith(("distance", "saved_"))} == {
+        "distance_after": None, "distance_rescaled": None, "saved_early": None, "saved_middle": None,
+        "saved_late": None,
+    }  # fmt: skip
 
 
 def test_a_stand_in_proves_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from .readings import number, table
 from .records import Run
 
 
@@ -13,8 +14,9 @@ def _number(*path: str, scale: float = 1.0) -> Callable[[Run], float | None]:
     def of(run: Run) -> float | None:
         value: Any = run.end
         for key in path:
-            value = (value or {}).get(key)
-        return None if value is None else scale * float(value)
+            value = table(value).get(key)
+        found = number(value)
+        return None if found is None else scale * found
 
     return of
 
@@ -25,9 +27,9 @@ def _distance(which: str) -> Callable[[Run], float | None]:
     def of(run: Run) -> float | None:
         found = []
         for epoch in run.epochs:
-            losses = epoch.get("losses")
-            if losses and sum(losses["after"]) < sum(losses["before"]):
-                before, other = losses["before"], losses[which]
+            losses = table(epoch.get("losses"))
+            before, after, other = (_counts(losses.get(name)) for name in ("before", "after", which))
+            if len(before) == len(other) and sum(after) < sum(before) and sum(other) > 0:
                 shares = [(a / sum(before), b / sum(other)) for a, b in zip(before, other, strict=True)]
                 found.append(50 * sum(abs(a - b) for a, b in shares))
         return statistics.fmean(found) if found else None
@@ -40,10 +42,17 @@ def _pruned(first: float, last: float) -> Callable[[Run], float | None]:
 
     def of(run: Run) -> float | None:
         total = len(run.epochs)
-        found = [epoch["saved"] for at, epoch in enumerate(run.epochs) if first <= at / total < last]
+        told = [number(epoch.get("saved")) for at, epoch in enumerate(run.epochs) if first <= at / total < last]
+        found = [share for share in told if share is not None]
         return 100 * statistics.fmean(found) if found else None
 
     return of
+
+
+def _counts(value: Any) -> list[float]:
+    """The bars of a histogram; none where any is no number."""
+    bars = [number(each) for each in value] if isinstance(value, list) else []
+    return [each for each in bars if each is not None] if None not in bars else []
 
 
 VALUES: dict[str, Callable[[Run], float | None]] = {
