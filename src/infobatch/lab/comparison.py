@@ -118,6 +118,7 @@ def compare(
     look = max(1, len(taken or ()))
     held = level_at(level, look)
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
+    of_same_steps = _matching(controls, runs)
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets, baseline)
@@ -130,7 +131,7 @@ def compare(
         else:
             verdict = _verdict(members, partners, difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or baseline)
-        same = None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, runs), held)
+        same = None if _is_control(members[0], baseline) else _paired(good[name], of_same_steps, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
@@ -220,7 +221,7 @@ def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | Non
     owners = _owners(controls, runs)
 
     def partner(run: Run) -> Run | None:
-        near = [other for other in controls if _alike(run, other) and _steps_apart(run, other) <= SAME_STEPS]
+        near = [other for other in controls if _steps_apart(run, other) <= SAME_STEPS and _alike(run, other)]
         free = [other for other in near if not _steps_apart(run, other) or owners[id(other)] in (None, run.label)]
         return min(free, key=lambda other: _distance(run, other), default=None)
 
@@ -229,8 +230,8 @@ def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | Non
 
 def _alike(run: Run, full: Run) -> bool:
     """Full data with ideas stands beside runs with the same ideas alone; without ideas, beside all."""
-    ideas = full.settings.ideas in ("", run.settings.ideas)
-    return ideas and run.settings.seed == full.settings.seed and _decisive(run) == _decisive(full)
+    pair = run.settings.seed == full.settings.seed and full.settings.ideas in ("", run.settings.ideas)
+    return pair and _decisive(run) == _decisive(full)
 
 
 def _distance(run: Run, control: Run) -> tuple[bool, float]:
@@ -253,9 +254,12 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
     for control in controls:
         rest = (control.settings.steps, control.settings.ideas, tuple(_decisive(control).items()))
         alike.setdefault(rest, []).append(control)
+    by_seed: dict[int, list[Run]] = {}
+    for run in runs:
+        by_seed.setdefault(run.settings.seed, []).append(run)
     found: dict[int, str | None] = {}
     for members in alike.values():
-        exact = [_with_its_steps(control, runs) for control in members]
+        exact = [_with_its_steps(control, by_seed[control.settings.seed]) for control in members]
         common = [label for label in exact[0] if all(label in each for each in exact)]
         owner = min(common, key=lambda label: exact[0][label], default=None)
         found |= {id(control): owner for control in members}
@@ -263,7 +267,7 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
 
 
 def _with_its_steps(control: Run, runs: list[Run]) -> dict[str, tuple[bool, float]]:
-    same = (run for run in runs if _alike(run, control) and not _steps_apart(run, control))
+    same = (run for run in runs if not _steps_apart(run, control) and _alike(run, control))
     return {run.label: _distance(run, control) for run in same}
 
 
