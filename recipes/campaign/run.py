@@ -17,8 +17,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "src"))
@@ -27,6 +29,7 @@ sys.path.insert(0, str(HERE))
 import torch.multiprocessing as mp
 from wanted import QUEUES
 
+from infobatch.errors import InfoBatchError, InputError, message
 from infobatch.lab import records, training
 from infobatch.lab.catalogue import make_task
 from infobatch.lab.feeding import size_of
@@ -60,6 +63,7 @@ def known(*paths: Path) -> list[records.Run]:
 def steps_of(settings: Settings, size: int, past: list[records.Run]) -> int:
     """About so many steps: what the method has always saved in such a setting, it will save again."""
     there = [run for run in past if (run.settings.model, run.settings.epochs) == (settings.model, settings.epochs)]
+    there = [run for run in there if not run.settings.steps]
     name = settings.method.partition(":")[0]
     same = [run for run in there if run.settings.method == settings.method]
     alike = same or [run for run in there if run.settings.method.partition(":")[0] == name]
@@ -77,25 +81,23 @@ def take(taken: Any, steps: list[int], pace: Any, deadline: float) -> int | None
     return None
 
 
-def work(todo: list[dict[str, Any]], steps: list[int], taken: Any, out: Path, deadline: float, pace: Any) -> None:
+def work(todo: list[dict[str, Any]], steps: list[int], taken: Any, out: Path, until: float, shared: Shared) -> None:
+    """Train one after the other, until there is nothing left, no time or no campaign."""
     tasks: dict[str, Any] = {}
-    while (at := take(taken, steps, pace, deadline)) is not None:
+    while os.getppid() == shared.parent and (at := take(taken, steps, shared.pace, until)) is not None:
         settings = Settings.of(todo[at])
         begun = time.time()
-        if settings.task not in tasks:
-            tasks[settings.task] = make_task(settings.task, settings.data)
         try:
+            if settings.task not in tasks:
+                tasks[settings.task] = make_task(settings.task, settings.data)
             facts = list(training.run(settings, task=tasks[settings.task], name=identity(settings)))
         except Exception as error:  # the other runs are not to blame
             print(f"{records.label(settings)}, seed {settings.seed}: {type(error).__name__}: {error}", flush=True)
+            with shared.failed.get_lock():
+                shared.failed.value += 1
             continue
-        pace.value = max(pace.value, (time.time() - begun) / facts[-1]["steps"])
-        text = "".join(map(records.line, compact(facts)))
-        with open(out, "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # whole runs, one after the other
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        shared.pace.value = max(shared.pace.value, (time.time() - begun) / facts[-1]["steps"])
+        append(facts, out)
         end = facts[-1]
         told = {
             "method": records.label(settings), "model": settings.model, "seed": settings.seed, "saved": end["saved"],
@@ -104,45 +106,114 @@ def work(todo: list[dict[str, Any]], steps: list[int], taken: Any, out: Path, de
         print(json.dumps(told), flush=True)
 
 
+def append(facts: list[dict[str, Any]], out: Path) -> None:
+    """Whole runs, one after the other; one that another process has written meanwhile is not written again."""
+    text = "".join(map(records.line, compact(facts)))
+    with open(out, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if identity(Settings.of(facts[0]["settings"])) not in {identity(run.settings) for run in known(out)}:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Shared(NamedTuple):
+    """What the processes know of each other."""
+
+    pace: Any
+    """Seconds a step, of the slowest run so far."""
+    failed: Any
+    parent: int
+
+
+def count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if int(text) < least:
+            raise ValueError
+        return int(text)
+
+    read.__name__ = f"number from {least}"
+    return read
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """KEY=VALUE; a value that is no JSON is text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("queues", nargs="+", choices=QUEUES, help="one after the other")
     parser.add_argument("--data", default="", help="the folder of the data")
     parser.add_argument("--out", type=Path, required=True, help="the file to append records to")
     parser.add_argument("--seconds", type=float, default=540, help="begin nothing that would end later")
-    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
-    parser.add_argument("--seeds", type=int, help="as many as the queue says, if left out")
-    parser.add_argument("--limit", type=int, help="at most so many runs")
+    parser.add_argument("--processes", type=count(1), default=1, help="runs at a time")
+    parser.add_argument("--seeds", type=count(1), help="as many as the queue says, if left out")
+    parser.add_argument("--limit", type=count(0), help="at most so many runs")
     parser.add_argument("--expect", type=float, default=0, help="seconds a step takes, until a run has been timed")
     parser.add_argument("--mps", action="store_true", help="share the GPU by its multi-process service")
-    parser.add_argument("--set", nargs="*", default=[], help="settings for all runs, as lr=0.2")
-    parser.add_argument("--tiny", action="store_true", help="two epochs on digits, to rehearse")
+    parser.add_argument("--set", nargs="*", type=setting, default=[], help="settings for all runs, as lr=0.2")
+    parser.add_argument("--tiny", action="store_true", help="nine epochs on digits, to rehearse")
     args = parser.parse_args()
+    try:
+        sys.exit(campaign(args))
+    except InfoBatchError as error:
+        parser.error(str(error))
+
+
+def campaign(args: argparse.Namespace) -> int:
     deadline = time.time() + args.seconds
-    changes = {key: json.loads(value) for key, _, value in (text.partition("=") for text in args.set)}
+    changes = dict(args.set)
     if args.tiny:
         changes |= {"task": "digits", "model": "conv", "epochs": 9, "amp": "none", "threads": 1, "device": "cpu"}
-    runs = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
-    past = known(KEPT, args.out)
-    done = {identity(run.settings) for run in past}
-    todo = [run for run in (run.but(data=args.data, **changes) for run in runs) if identity(run) not in done]
-    todo = todo[: args.limit]
-    print(f"{len(todo)} runs wanted, {len(done)} records there", flush=True)
-    if args.mps:
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
-    context = mp.get_context("spawn")
-    taken, pace = context.Array("b", len(todo)), context.Value("d", args.expect)
-    sizes = {name: size_of(make_task(name, args.data).train) for name in sorted({run.task for run in todo})}
-    plain, steps = [run.plain() for run in todo], [steps_of(run, sizes[run.task], past) for run in todo]
-    workers = [
-        context.Process(target=work, args=(plain, steps, taken, args.out, deadline, pace))
-        for _ in range(args.processes)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    sys.exit(any(worker.exitcode for worker in workers))
+    wanted = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
+    with alone(args.out):
+        past = known(KEPT, args.out)
+        done = {identity(run.settings) for run in past}
+        runs = [Settings.of({**run.plain(), "data": args.data, **changes}) for run in wanted]
+        if args.tiny:
+            runs = [run.but(steps=min(run.steps, 100)) for run in runs]
+        todo = [run for run in runs if identity(run) not in done][: args.limit]
+        sizes = {name: size_of(make_task(name, args.data).train) for name in sorted({run.task for run in todo})}
+        print(f"{len(todo)} runs wanted, {len(done)} records there", flush=True)
+        if args.mps:
+            subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
+        context = mp.get_context("spawn")
+        taken, failed = context.Array("b", len(todo)), context.Value("i", 0)
+        shared = Shared(context.Value("d", args.expect), failed, os.getpid())
+        plain, steps = [run.plain() for run in todo], [steps_of(run, sizes[run.task], past) for run in todo]
+        workers = [
+            context.Process(target=work, args=(plain, steps, taken, args.out, deadline, shared))
+            for _ in range(args.processes)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    left = len(todo) - sum(taken)
+    print(f"{sum(taken) - failed.value} done, {failed.value} failed, {left} not begun", flush=True)
+    return int(failed.value > 0 or any(worker.exitcode for worker in workers))
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """The file is there, whole and nobody else's, before anything is trained for it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(out.with_name(out.name + ".lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            records.set_torn_line_aside(out)
+            open(out, "a").close()
+        except OSError as error:
+            text = message("a file to append to that no other campaign has", str(out), str(error))
+            raise InputError(text) from error
+        yield
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from infobatch.errors import InputError
 from infobatch.lab import records
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings
@@ -91,7 +92,9 @@ def test_steps_are_foretold_from_runs_like_it() -> None:
     assert campaign.steps_of(like, 950, runs) == 80  # the least that any of its kind has saved
     assert campaign.steps_of(like, 950, [*runs, past("infobatch:ratio=0.5", 0.4)]) == 60
     assert campaign.steps_of(like.but(epochs=20), 950, runs) == 200  # another setting tells nothing
-    assert campaign.steps_of(like.but(method="full", steps=77), 950, runs) == 77
+    cut = past("full", 0.4, steps=60)
+    assert campaign.steps_of(like.but(method="full", steps=77), 950, [*runs, cut]) == 77
+    assert campaign.steps_of(like.but(method="full"), 950, [*runs, cut]) == 100  # cut short is not saved
 
 
 @pytest.mark.parametrize("name", wanted.QUEUES)
@@ -109,3 +112,48 @@ def test_records_hold_whole_runs_alone() -> None:
         assert all(one.end is not None and one.end["metric"] is not None for one in runs)
         assert len({campaign.identity(one.settings) for one in runs}) == len(runs)
         assert sum(1 for line in path.read_text().splitlines() if json.loads(line)["kind"] == "start") == len(runs)
+
+
+def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "new.jsonl"
+    out.parent.mkdir()
+    out.write_text('{"kind": "sta')
+    with start(out, "screen", "--limit", "2", "--set", "steps=20") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "infobatch+loss, 20 steps, seed 0: InputError: expected steps with the method full" in output
+    assert output.endswith("1 done, 1 failed, 0 not begun\n")
+    assert told(out) == [("full, 20 steps", 0)]
+    assert out.with_suffix(".torn").read_text() == '{"kind": "sta\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--processes", "0"), "argument --processes: invalid number from 1 value: '0'"),
+        (("--limit", "-1"), "argument --limit: invalid number from 0 value: '-1'"),
+        (("--set", "lr"), "argument --set: invalid setting value: 'lr'"),
+        (("--set", "mdoel=conv"), "Did you mean model"),
+        (("--data", "/nowhere"), "/nowhere, which is no folder"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Any, complaint: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "headline", "--out", str(tmp_path / "new.jsonl"), *words])
+    with pytest.raises(SystemExit, match="2"):
+        campaign.main()
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_file_is_one_campaign_s(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "new.jsonl"
+    with campaign.alone(out):
+        assert out.read_text() == ""
+        with pytest.raises(InputError, match="that no other campaign has"), campaign.alone(out):
+            pass
+    with campaign.alone(out):
+        pass
+    with pytest.raises(InputError, match="a directory"), campaign.alone(tmp_path):
+        pass

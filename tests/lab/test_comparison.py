@@ -189,7 +189,18 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert behind.mean == pytest.approx(-5.0)
     assert rows["full"].same_steps is None
     near = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=101), made("full", 0, 1.0, steps=100)]
-    assert [row.same_steps is not None for row in compare(near).rows] == [True, False, False]
+    assert [row.same_steps is not None for row in compare(near).rows] == [True, False, True]  # near enough
+    far = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=103), made("full", 0, 1.0, steps=100)]
+    assert [row.same_steps is not None for row in compare(far).rows] == [True, False, False]
+
+
+def test_controls_keep_their_methods_where_numbers_of_steps_coincide() -> None:
+    runs = []
+    for method, counts in (("infobatch", (254, 256, 250)), ("random", (255, 254, 256))):
+        for seed, steps in enumerate(counts):
+            runs += [made(method, seed, 90.0, took=steps), made("full", seed, 89.0, steps=steps)]
+    rows = {row.label: row.n for row in compare(runs).rows}
+    assert rows == {"infobatch": 3, "random": 3, "full, steps of infobatch": 3, "full, steps of random": 3}
 
 
 def test_full_data_with_a_round_number_of_steps_stands_beside_all_that_took_about_as_many() -> None:
@@ -260,6 +271,32 @@ def test_all_may_be_held_against_one_label_whatever_its_settings() -> None:
     assert row_of(same, "random").verdict.text == "lossless within 0.3 points at 95 %"
     with pytest.raises(InputError, match="Did you mean infobatch"):
         compare(same, against="infobach")
+
+
+def test_what_all_are_held_against_must_not_have_gone_wrong() -> None:
+    runs = many("full", [90.0, 91.0, 92.0, 93.0, 94.0]) + many("infobatch", [90.1, 91.0, 92.0, 93.0, 94.1])
+    runs += many("random", [90.0, 91.0, 92.0, 93.0, math.nan])
+    expected = "no verdict: 1 of 5 runs of random ended without a finite metric"
+    assert row_of(runs, "infobatch", against="random").verdict.text == expected
+    gone = [*runs[1:5], made("full", 0, math.nan), *runs[5:10]]
+    expected = "no verdict: 1 of 5 runs of full data ended without a finite metric"
+    assert row_of(gone, "infobatch").verdict.text == expected
+    begun = [*runs[:5], *many("ucb", [0.0] * 3, finished=False)]
+    assert row_of(begun, "full", against="ucb").verdict.text == "no verdict: no run of ucb has finished"
+
+
+def test_the_order_of_records_changes_nothing() -> None:
+    runs = [made("full", seed, 90.0 + seed, lr=lr, name=f"{lr}-{seed}") for lr in (0.1, 0.2) for seed in (0, 1)]
+    runs += many("infobatch", [90.0, 91.0], lr=0.2)
+    assert compare(runs) == compare(runs[::-1])
+
+
+def test_a_named_set_without_a_source_is_the_same_in_any_folder() -> None:
+    runs = many("full", [90.0, 91.0], task="cifar100", data="/here")
+    runs += many("infobatch", [90.0, 91.0], task="cifar100", data="/there")
+    assert [row.label for row in compare(runs).rows] == ["full", "infobatch"]
+    own = [*many("full", [90.0], task="images", data="/here"), *many("full", [90.0], task="images", data="/there")]
+    assert len(compare(own).rows) == 2
 
 
 def test_saving_is_against_the_full_run_and_seconds_are_without_setup() -> None:

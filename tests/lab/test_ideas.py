@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from infobatch.errors import InputError
+from infobatch.errors import InfoBatchWarning, InputError
 from infobatch.lab import training
 from infobatch.lab.ideas import IDEAS, WeightedNorm, weigh_norms
 from infobatch.lab.nets import make_net
@@ -108,6 +109,8 @@ def test_a_weighted_norm_is_batch_norm_with_samples_as_often_as_they_weigh() -> 
         atol=1e-5,
         rtol=1e-5,
     )
+    assert norm.num_batches_tracked == plain.num_batches_tracked == 1
+    assert norm.running_mean is not None
     norm.weights, before = None, norm.running_mean.clone()
     torch.testing.assert_close(norm(x), nn.functional.batch_norm(x, None, None, norm.weight, norm.bias, True))
     assert not torch.equal(norm.running_mean, before)
@@ -117,20 +120,78 @@ def test_a_weighted_norm_is_batch_norm_with_samples_as_often_as_they_weigh() -> 
 
 def test_every_norm_of_a_net_is_replaced_and_knows_what_the_old_one_knew() -> None:
     torch.manual_seed(0)
-    plain = make_net("resnet8", (1, 8, 8), 3)
-    x = torch.randn(5, 1, 8, 8)
+    plain = make_net("resnet8", (1, 8, 8), 3).double()
+    x = torch.randn(5, 1, 8, 8).double()
     plain(x)
-    before = plain.eval()(x)
+    before, known = plain.eval()(x), [id(each) for each in (*plain.parameters(), *plain.buffers())]
     count = sum(isinstance(each, nn.BatchNorm2d) for each in plain.modules())
     assert len(weigh_norms(plain)) == count > 5
     assert all(isinstance(each, WeightedNorm) for each in plain.modules() if isinstance(each, nn.BatchNorm2d))
+    assert known == [id(each) for each in (*plain.parameters(), *plain.buffers())]  # as they were, and where
     torch.testing.assert_close(plain.eval()(x), before)
+
+
+@pytest.mark.parametrize("given", [{"affine": False}, {"track_running_stats": False}, {"momentum": None}], ids=str)
+def test_norms_of_every_kind_may_be_weighted(given: dict[str, Any]) -> None:
+    net, plain = nn.Sequential(nn.BatchNorm2d(3, **given)), nn.BatchNorm2d(3, **given)
+    (norm,) = weigh_norms(net)
+    x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    norm.weights = torch.full((4,), 2.0)
+    torch.testing.assert_close(norm(x), plain(x), atol=1e-5, rtol=1e-5)
+    for ours, theirs in ((norm.running_mean, plain.running_mean), (norm.running_var, plain.running_var)):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("idea", IDEAS)
 def test_every_idea_trains(idea: str) -> None:
-    _, end = trained(model="conv", method="infobatch", compensate="lr", ideas=idea, epochs=10)
+    grows = "loss" if idea == "decay" else "lr"
+    _, end = trained(model="conv", method="infobatch", compensate=grows, ideas=idea, epochs=10)
     assert end["metric"] > 60
+
+
+@pytest.mark.parametrize(
+    ("idea", "given", "why"),
+    [
+        ("sqrt_growth", {"compensate": "loss"}, "the learning rate does not grow"),
+        ("no_growth", {"method": "ucb"}, "the learning rate does not grow"),
+        ("weighted_norm", {"model": "mlp"}, "no BatchNorm2d"),
+        ("recalibrate", {"model": "mlp"}, "no batch norm"),
+        ("decay", {"compensate": "loss", "weight_decay": 0.0}, "no weight decay"),
+        ("momentum", {"optimizer": "adamw"}, "no momentum of that kind"),
+        ("momentum", {"momentum": 0.0}, "no momentum of that kind"),
+    ],
+    ids=str,
+)
+def test_ideas_that_do_nothing_say_so(idea: str, given: dict[str, Any], why: str) -> None:
+    settings = Settings.of({**QUICK, "model": "conv", "method": "infobatch", **given, "ideas": idea})
+    with pytest.warns(InfoBatchWarning, match=why):
+        training.Training(settings, made())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.Training(settings.but(method="full"), made())  # trained beside others, with their ideas
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        ("sqrt_growth+no_growth", "Drop no_growth"),
+        ("momentum+momentum", "Drop momentum"),
+        ("average+slow_average", "Drop slow_average"),
+        ("+", "There are"),
+        ("momentum+", "There are"),
+        ("decay", "a growing loss, for the idea decay"),
+    ],
+)
+def test_ideas_that_cannot_be_meant_are_refused(names: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Settings.of({"method": "infobatch", "compensate": "lr", "ideas": names})
+
+
+def test_statistics_weighed_in_training_may_be_taken_anew_for_a_test() -> None:
+    both = trained(model="conv", method="infobatch", compensate="lr", ideas="weighted_norm+recalibrate", epochs=10)
+    assert both[1]["metric"] > 60
 
 
 @pytest.mark.parametrize("idea", ["average", "normalise", "recalibrate", "weighted_norm"])

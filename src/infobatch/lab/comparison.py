@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -98,7 +99,7 @@ def compare(
 
     ``looks`` are the numbers of seeds at which verdicts were shown before; without them this is the only look.
     """
-    runs = list(runs)
+    runs = sorted(runs, key=_begun)
     if not runs:
         raise InputError(message("runs to compare", "none", "Train some first: infobatch compare."))
     if not (0 < margin < math.inf):
@@ -118,7 +119,7 @@ def compare(
     look = max(1, len(taken or ()))
     held = level_at(level, look)
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
-    of_same_steps = _matching(controls, runs)
+    of_same_steps = _matching(controls)
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets, baseline)
@@ -129,7 +130,7 @@ def compare(
             verdict = Verdict("baseline", "the baseline")
             difference = None
         else:
-            verdict = _verdict(members, partners, difference, margin, level, look, against)
+            verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or baseline)
         same = None if _is_control(members[0], baseline) else _paired(good[name], of_same_steps, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
@@ -146,7 +147,7 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     Where other settings than the method differ, they are part of the label. Full data with another method's very
     number of steps is labelled by that method, since the number differs from seed to seed.
     """
-    runs = sorted(runs, key=lambda run: (run.settings.seed, str(run.start.get("time") or ""), run.name))
+    runs = sorted(runs, key=_begun)
     shown = _telling(runs)
     whose = _owners([run for run in runs if _is_control(run, baseline)], runs)
     sets: dict[str, list[Run]] = {}
@@ -171,6 +172,10 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     return {name: sets[name] for name in order}
 
 
+def _begun(run: Run) -> tuple[int, str, str]:
+    return run.settings.seed, str(run.start.get("time") or ""), run.name
+
+
 def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
     sets = group(runs, baseline)
@@ -188,12 +193,14 @@ def _verdict(
     against: str,
 ) -> Verdict:
     other = against or "full data"
-    ended = [run for run in members if run.end is not None]
-    lost = [run for run in ended if metric_of(run) is None]
-    if lost:  # a verdict from the others would hide just the runs that went wrong
-        return Verdict("failed", f"no verdict: {len(lost)} of {len(ended)} runs ended without a finite metric")
-    if not ended:
-        return Verdict("alone", "no verdict: no run has finished")
+    for some, whose in ((members, ""), (partners, f" of {other}")):
+        ended = [run for run in some if run.end is not None]
+        lost = [run for run in ended if metric_of(run) is None]
+        if lost:  # a verdict from the others would hide just the runs that went wrong
+            text = f"no verdict: {len(lost)} of {len(ended)} runs{whose} ended without a finite metric"
+            return Verdict("failed", text)
+        if some and not ended:
+            return Verdict("alone", f"no verdict: no run{whose} has finished")
     if not partners:
         return Verdict("alone", f"no verdict: no {other} to compare with")
     if found is None:
@@ -216,14 +223,12 @@ def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
     return lambda run: table.get(run.settings.seed)
 
 
-def _matching(controls: list[Run], runs: list[Run]) -> Callable[[Run], Run | None]:
-    """The control with a run's number of steps. One only near must not be another method's."""
-    owners = _owners(controls, runs)
+def _matching(controls: list[Run]) -> Callable[[Run], Run | None]:
+    """The control with a run's number of steps, or with one that is near it."""
 
     def partner(run: Run) -> Run | None:
         near = [other for other in controls if _steps_apart(run, other) <= SAME_STEPS and _alike(run, other)]
-        free = [other for other in near if not _steps_apart(run, other) or owners[id(other)] in (None, run.label)]
-        return min(free, key=lambda other: _distance(run, other), default=None)
+        return min(near, key=lambda other: _distance(run, other), default=None)
 
     return partner
 
@@ -247,28 +252,27 @@ def _steps_apart(run: Run, control: Run) -> float:
 
 
 def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
-    """Of each control, the label of the method whose steps it took: to the step, and with every seed for which there
-    is a control of so many. One with a round number is nobody's, and stands beside all that took about as many.
+    """Of each control, the label of the method whose very steps it took. A method owns controls where most of its
+    runs have one; a round number of steps that one of them happened to take does not make it the method's.
     """
-    alike: dict[tuple[Any, ...], list[Run]] = {}
-    for control in controls:
-        rest = (control.settings.steps, control.settings.ideas, tuple(_decisive(control).items()))
-        alike.setdefault(rest, []).append(control)
+    steps_of: dict[str, list[Run]] = {}
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
         by_seed.setdefault(run.settings.seed, []).append(run)
+        steps_of.setdefault(run.label, []).append(run)
+    exact = {
+        id(control): [
+            run for run in by_seed[control.settings.seed] if not _steps_apart(run, control) and _alike(run, control)
+        ]
+        for control in controls
+    }
+    having = Counter(run.label for run in {id(run): run for found in exact.values() for run in found}.values())
+    owning = {label for label, count in having.items() if 2 * count > len(steps_of[label])}
     found: dict[int, str | None] = {}
-    for members in alike.values():
-        exact = [_with_its_steps(control, by_seed[control.settings.seed]) for control in members]
-        common = [label for label in exact[0] if all(label in each for each in exact)]
-        owner = min(common, key=lambda label: exact[0][label], default=None)
-        found |= {id(control): owner for control in members}
+    for control in controls:
+        own = [run for run in exact[id(control)] if run.label in owning]
+        found[id(control)] = min(own, key=lambda run: _distance(run, control)).label if own else None
     return found
-
-
-def _with_its_steps(control: Run, runs: list[Run]) -> dict[str, tuple[bool, float]]:
-    same = (run for run in runs if not _steps_apart(run, control) and _alike(run, control))
-    return {run.label: _distance(run, control) for run in same}
 
 
 def _is_baseline(run: Run, baseline: str) -> bool:
@@ -355,10 +359,11 @@ def _lone_seeds(label: str, good: list[Run], partners: list[Run], baseline: str)
 
 def _decisive(run: Run) -> dict[str, Any]:
     """The settings that decide what a run learns, besides those compared. Data are known by what they are, if it is
-    recorded, rather than by where they lie."""
+    recorded, or by the name of a set that is the same everywhere, rather than by where they lie."""
     plain = run.settings.plain()
     decisive = {name: value for name, value in plain.items() if name not in OWN + COST}
-    source = str(run.start.get("source") or plain["data"])
+    named = ":" not in plain["task"] and plain["task"] != "images"
+    source = str(run.start.get("source") or ("" if named else plain["data"]))
     return {**decisive, "milestones": tuple(plain["milestones"]), "source": source}
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,22 +72,38 @@ def combine(names: str) -> Idea:
     >>> combine("sqrt_growth+average").growth_power
     0.5
     """
-    changed, plain = {}, Idea()
-    for name in filter(None, names.split("+")):
+    changed: dict[str, Any] = {}
+    plain = Idea()
+    for name in names.split("+") if names else ():
         if name not in IDEAS:
             raise InputError(message("ideas of the lab", repr(name), f"There are {', '.join(IDEAS)}."))
         idea = IDEAS[name][0]
         for entry in fields(Idea):
             value = getattr(idea, entry.name)
             if value != getattr(plain, entry.name):
+                if entry.name in changed:
+                    raise InputError(message("ideas that differ in what they change", repr(names), f"Drop {name}."))
                 changed[entry.name] = value
     return Idea(**changed)
+
+
+def idle(idea: Idea, model: nn.Module, optimizer: str, momentum: float, decay: float, grows: str) -> list[str]:
+    """What of an idea does nothing in such a run, and why."""
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    reasons = (
+        (idea.growth_power != 1.0 and grows != "lr", "the learning rate does not grow"),
+        (idea.weigh_norms and not any(isinstance(each, nn.BatchNorm2d) for each in norms), "no BatchNorm2d"),
+        (idea.recalibrate > 0 and not norms, "no batch norm"),
+        (idea.grow_decay and not decay, "no weight decay"),
+        (idea.shrink_momentum and (optimizer not in ("sgd", "lars") or not momentum), "no momentum of that kind"),
+    )
+    return [why for applies, why in reasons if applies]
 
 
 class WeightedNorm(nn.BatchNorm2d):
     """Batch norm by the statistics of a batch in which each sample counts as often as its weight says."""
 
-    weights: Tensor | None = None
+    weights: Tensor | None
     """One a sample of the batch at hand; None counts each once."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,27 +112,29 @@ class WeightedNorm(nn.BatchNorm2d):
         share = (self.weights / self.weights.sum())[:, None]
         mean = (share * x.mean((2, 3))).sum(0)
         spread = (share * (x - mean[:, None, None]).square().mean((2, 3))).sum(0)
-        with torch.no_grad():
-            count = x.numel() / x.shape[1]
-            assert self.running_mean is not None
-            assert self.running_var is not None
-            assert self.momentum is not None
-            self.running_mean.lerp_(mean.float(), self.momentum)
-            self.running_var.lerp_(spread.float() * count / (count - 1), self.momentum)
-        scale = self.weight * torch.rsqrt(spread + self.eps)
-        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+        self._track(mean.detach().float(), spread.detach().float(), x.numel() / x.shape[1])
+        scale = torch.rsqrt(spread + self.eps) * (self.weight if self.affine else 1.0)
+        shift = (self.bias if self.affine else 0.0) - mean * scale
+        return x * scale[:, None, None] + shift[:, None, None]
+
+    def _track(self, mean: Tensor, spread: Tensor, count: float) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        part = 1.0 / self.num_batches_tracked.float() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, part)
+        self.running_var.lerp_(spread * count / max(count - 1, 1), part)
 
 
 def weigh_norms(model: nn.Module) -> list[WeightedNorm]:
-    """Put a weighted norm in the place of each batch norm of a net for images; it takes over all it knows."""
+    """Make each batch norm of a net for images a weighted one, in its place and with all that it knows."""
     found = []
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.BatchNorm2d):
-                norm = WeightedNorm(child.num_features, child.eps, child.momentum)
-                norm.load_state_dict(child.state_dict())
-                setattr(parent, name, norm)
-                found.append(norm)
+    for each in model.modules():
+        if type(each) is nn.BatchNorm2d:
+            each.__class__ = WeightedNorm
+            norm = cast(WeightedNorm, each)
+            norm.weights = None
+            found.append(norm)
     return found
 
 

@@ -96,7 +96,7 @@ class Recorder:
                 go_on = f"infobatch train --resume {shlex.quote(str(self.folder))}"
                 remedy = f"Take another name, or go on: {go_on}"
                 raise InputError(message("a folder without a record", f"{path}", remedy))
-            _set_torn_line_aside(path)
+            set_torn_line_aside(path)
             self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except BaseException:
             self._lock.close()
@@ -218,7 +218,8 @@ def _damaged(path: str | os.PathLike[str], number: int, what: str) -> StateError
     return StateError(message("a record of the lab", f"{path}, whose line {number} {what}", "Nothing was changed."))
 
 
-def _set_torn_line_aside(path: Path) -> None:
+def set_torn_line_aside(path: Path) -> None:
+    """So that the next line begins a new one; what is torn goes beside, into a file of its own."""
     if not path.exists():
         return
     data = path.read_bytes()

@@ -293,7 +293,9 @@ def _check(settings: Settings) -> None:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
     if parse_static(settings.method) is None:
         parse_method(settings.method)
-    combine(settings.ideas)
+    if combine(settings.ideas).grow_decay and settings.grows == "lr":
+        remedy = "With a growing rate the decay grows by itself: compensate=loss, or no decay."
+        raise InputError(message("a growing loss, for the idea decay", "a growing learning rate", remedy))
 
 
 def _check_value(name: str, value: Any) -> None:

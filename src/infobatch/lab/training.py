@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -17,13 +18,13 @@ from torch import Tensor, nn
 
 from .. import checkpoint
 from ..dataset import Pruned
-from ..errors import InputError, message
+from ..errors import InfoBatchWarning, InputError, message
 from ..plan import Plan
 from ..telemetry import report
 from .captured import Captured, capturable
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
-from .ideas import combine, weigh_norms
+from .ideas import combine, idle, weigh_norms
 from .nets import lone, make_net
 from .optim import make_optimizer
 from .proxies import Choice, prepare
@@ -134,6 +135,7 @@ class Training:
             remedy = "Data in memory and feed=resident, or another idea."
             raise InputError(message(f"data in the device's memory, for {settings.ideas}", "a loader", remedy))
         self.norms = weigh_norms(self.model) if self.idea.weigh_norms else []
+        self._warn_of_idle_ideas()
         self.captured = capturable(task, settings, self.device) and not self.idea.steers
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
@@ -298,6 +300,8 @@ class Training:
     def _recalibrate(self) -> None:
         """Batch norm's statistics, as the mean over batches of all data."""
         norms = [each for each in self.model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+        for norm in self.norms:
+            norm.weights = None  # those of the last batch
         held = [each.momentum for each in norms]
         for each in norms:
             each.reset_running_stats()
@@ -313,12 +317,20 @@ class Training:
         for each, momentum in zip(norms, held, strict=True):
             each.momentum = momentum
 
+    def _warn_of_idle_ideas(self) -> None:
+        given = self.settings
+        if given.method == "full":  # trained beside others, with their ideas
+            return
+        for why in idle(self.idea, self.model, given.optimizer, given.momentum, given.weight_decay, given.grows):
+            text = f"{given.method} with the ideas {given.ideas}: part of them does nothing here ({why})"
+            warnings.warn(text, InfoBatchWarning, stacklevel=3)
+
     def _steer(self, growth: float) -> None:
         """Weight decay and momentum of an epoch in which a sample stands for ``growth``."""
         for group in self.optimizer.param_groups:
             if self.idea.grow_decay:
                 group["weight_decay"] = self.settings.weight_decay * growth
-            if self.idea.shrink_momentum:
+            if self.idea.shrink_momentum and "momentum" in group:
                 group["momentum"] = self.settings.momentum**growth
 
     def _set_rate(self, rate: float) -> None:
