@@ -3,7 +3,7 @@
     python recipes/campaign/run.py headline short --data DIR --seconds 540 --processes 4 --out new.jsonl
     python recipes/campaign/run.py screen --tiny --processes 2 --out /tmp/out.jsonl     # a rehearsal, on digits
 
-Needs torch and numpy alone. Runs that have a record (in recipes/records/campaign or in --out) are left out. A run
+Needs torch and numpy alone. Runs that have a record are left out: in --out, or, but for --again, with ours. A run
 that would not end in time is not begun: the next that would is taken, so a queue of short runs behind one of long
 runs fills the last minutes, and being cut off costs at most the runs at hand.
 """
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--processes", type=count(1), default=1, help="runs at a time")
     parser.add_argument("--seeds", type=count(1), help="as many as the queue says, if left out")
     parser.add_argument("--limit", type=count(0), help="at most so many runs")
+    parser.add_argument("--again", action="store_true", help="also what has a record in recipes/records/campaign")
     parser.add_argument("--expect", type=float, default=0, help="seconds a step takes, until a run has been timed")
     parser.add_argument("--mps", action="store_true", help="share the GPU by its multi-process service")
     parser.add_argument("--set", nargs="*", type=setting, default=[], help="settings for all runs, as lr=0.2")
@@ -174,8 +175,8 @@ def campaign(args: argparse.Namespace) -> int:
         changes |= {"task": "digits", "model": "conv", "epochs": 9, "amp": "none", "threads": 1, "device": "cpu"}
     wanted = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
     with alone(args.out):
-        past = known(KEPT, args.out)
-        done = {identity(run.settings) for run in past}
+        past, here = known(KEPT), known(args.out)
+        done = {identity(run.settings) for run in (here if args.again else [*past, *here])}
         runs = [Settings.of({**run.plain(), "data": args.data, **changes}) for run in wanted]
         if args.tiny:
             runs = [run.but(steps=min(run.steps, 100)) for run in runs]
@@ -187,7 +188,7 @@ def campaign(args: argparse.Namespace) -> int:
         context = mp.get_context("spawn")
         taken, failed = context.Array("b", len(todo)), context.Value("i", 0)
         shared = Shared(context.Value("d", args.expect), failed, os.getpid())
-        plain, steps = [run.plain() for run in todo], [steps_of(run, sizes[run.task], past) for run in todo]
+        plain, steps = [run.plain() for run in todo], [steps_of(run, sizes[run.task], [*past, *here]) for run in todo]
         workers = [
             context.Process(target=work, args=(plain, steps, taken, args.out, deadline, shared))
             for _ in range(args.processes)

@@ -9,7 +9,7 @@ for s, n in (("train", 50000), ("test", 10000)):
     x[:, :10, :10, 0] = (y * 2)[:, None, None]; x[:, 10:20, :10, 1] = (y * 2)[:, None, None]
     np.save(f"{d}/{s}_x.npy", x); np.save(f"{d}/{s}_y.npy", y.astype(np.int64))
 P
-run() { python3 recipes/campaign/run.py headline --seeds 1 --data "$D" --out "$O" "$@"; }
+run() { python3 recipes/campaign/run.py headline --again --seeds 1 --data "$D" --out "$O" "$@"; }
 nvidia-smi --query-gpu=name --format=csv,noheader
-run --limit 2 --set epochs=8 eval_every=100
-run --limit 2 --set epochs=8 eval_every=100 compile=true
+run --limit 2 --set epochs=8 eval_every=100 compensate=loss
+run --limit 2 --set epochs=8 eval_every=100 compensate=loss compile=true

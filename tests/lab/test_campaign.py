@@ -69,6 +69,18 @@ def test_what_has_a_record_is_not_run_again(tmp_path: Path) -> None:
     assert [label for label, _ in told(out)] == queue[:4]
 
 
+def test_what_has_a_record_of_ours_is_run_again_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["screen", "--seeds", "1", "--seconds", "0", "--out", str(tmp_path / "new.jsonl"), "--set", "task=digits"]
+    monkeypatch.setattr(campaign, "identity", lambda settings: settings.but(data="", task="cifar100", threads=0).key)
+    for again, expected in (([], 19), (["--again"], 25)):  # six of them have a record with seed 0
+        monkeypatch.setattr(sys, "argv", ["run.py", *words, *again])
+        with pytest.raises(SystemExit, match="0"):
+            campaign.main()
+        assert f"{expected} runs wanted" in capsys.readouterr().out
+
+
 def test_what_would_not_end_in_time_gives_way_to_what_does() -> None:
     taken, pace = Array("b", 4), Value("d", 0.1)
     now = time.time()

@@ -524,7 +524,7 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     page = (place / "page.html").read_text()
     assert "Everything against infobatch with the same seeds." in page
     assert "Difference to infobatch" in page
-    assert "Did you mean infobatch" in say("report", "runs/mine", "-o", "page.html", "--against", "infobach")[2]
+    assert "Did you mean 'infobatch'?" in say("report", "runs/mine", "-o", "page.html", "--against", "infobach")[2]
     broken = place / "runs" / "mine" / "full-seed0" / "record.jsonl"
     broken.write_text(broken.read_text().replace('"lr":0.05', '"lr":null', 1))
     code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")

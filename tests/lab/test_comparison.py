@@ -269,7 +269,7 @@ def test_all_may_be_held_against_one_label_whatever_its_settings() -> None:
     same = many("full", [90.0] * 4) + many("infobatch", [90.0] * 4) + many("random", [90.0, 90.1, 90.1, 90.0])
     assert row_of(same, "random", against="infobatch").verdict.text == "no worse within 0.3 points at 95 %"
     assert row_of(same, "random").verdict.text == "lossless within 0.3 points at 95 %"
-    with pytest.raises(InputError, match="Did you mean infobatch"):
+    with pytest.raises(InputError, match="Did you mean 'infobatch'"):
         compare(same, against="infobach")
 
 

@@ -108,7 +108,8 @@ def compare(
         raise InputError(message("a level in (0, 1)", repr(level), "0.95 is usual."))
     sets = group(runs, baseline)
     if against and against not in sets:
-        raise InputError(message("the label of a row to hold all others against", repr(against), near(against, sets)))
+        remedy = near(repr(against), map(repr, sets))
+        raise InputError(message("the label of a row to hold all others against", repr(against), remedy))
     notes = _notes_on_settings(runs, against)
     good: dict[str, list[Run]] = {}
     for name, members in sets.items():
