@@ -179,7 +179,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         {"method": "random:ratio=0.38"},
     ]
     more: list[list[dict[str, Any]]] = [
-        [{"method": "infobatch:ratio=0.63", **LR}, {"method": "author_tiers", **LR}],
+        [{"method": "author_tiers", **LR}, {"method": "infobatch:ratio=0.63", **LR}],
         [{"method": "random:ratio=0.38", **LR}, {"method": "full", "steps": 52_200, "lr": 0.075}],
         [{"method": "random:ratio=0.47", **LR}, {"method": "full", "steps": 46_200}],
         [{"method": "rising:ratio=0.47", **LR}, {"method": "saving:share=0.41", **LR}],
