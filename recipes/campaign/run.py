@@ -56,14 +56,13 @@ def compact(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def known(*paths: Path) -> list[records.Run]:
-    files = [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
-    return [run for file in files if file.exists() for run in records.read_file(file) if run.end is not None]
+    return [run for run in records.read_many(*filter(Path.exists, paths)) if run.end is not None]
 
 
 def steps_of(settings: Settings, size: int, past: list[records.Run]) -> int:
     """About so many steps: what the method has always saved in such a setting, it will save again."""
-    there = [run for run in past if (run.settings.model, run.settings.epochs) == (settings.model, settings.epochs)]
-    there = [run for run in there if not run.settings.steps]
+    setting = (settings.model, settings.epochs, 0)
+    there = [run for run in past if (run.settings.model, run.settings.epochs, run.settings.steps) == setting]
     name = settings.method.partition(":")[0]
     same = [run for run in there if run.settings.method == settings.method]
     alike = same or [run for run in there if run.settings.method.partition(":")[0] == name]

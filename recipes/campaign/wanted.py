@@ -75,12 +75,15 @@ SCREENED: list[list[dict[str, Any]]] = [
 ]
 
 
-def screen(seeds: int = 20) -> Iterator[Settings]:
+def grouped(base: dict[str, Any], groups: list[list[dict[str, Any]]], seeds: int) -> Iterator[Settings]:
     """Each group over all its seeds before the next group; inside a group, seed by seed, so that pairs come early."""
-    for group in SCREENED:
-        for seed in range(seeds):
-            for change in group:
-                yield Settings.of({**SCREEN, **change, "seed": seed})
+    for group in groups:
+        for seed, change in product(range(seeds), group):
+            yield Settings.of({**base, **change, "seed": seed})
+
+
+def screen(seeds: int = 20) -> Iterator[Settings]:
+    return grouped(SCREEN, SCREENED, seeds)
 
 
 LITTLE: dict[str, Any] = {
@@ -129,10 +132,7 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
 
 
 def little(seeds: int = 20) -> Iterator[Settings]:
-    for group in LITTLE_GROUPS:
-        for seed in range(seeds):
-            for change in group:
-                yield Settings.of({**LITTLE, **change, "seed": seed})
+    return grouped(LITTLE, LITTLE_GROUPS, seeds)
 
 
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
@@ -142,9 +142,8 @@ def optimizers(seeds: int = 10) -> Iterator[Settings]:
         {"optimizer": "lars", "lr": 4.0},
         {"optimizer": "lamb", "lr": 0.03, "weight_decay": 0.01},
     ]
-    for seed, kind in product(range(seeds), kinds):
-        for change in LITTLE_GROUPS[0][:4]:
-            yield Settings.of({**LITTLE, **kind, **change, "seed": seed})
+    changes = [{**kind, **change} for kind, change in product(kinds, LITTLE_GROUPS[0][:4])]
+    return grouped(LITTLE, [changes], seeds)
 
 
 def short(seeds: int = 5) -> Iterator[Settings]:
@@ -161,9 +160,7 @@ def short(seeds: int = 5) -> Iterator[Settings]:
         {"method": "ramp", **LR},
         {"method": "infobatch:ratio=0.63", **LR},
     ]
-    for seed in range(seeds):
-        for change in [*changes, *ideas]:
-            yield Settings.of({**HEADLINE, "epochs": 30, "eval_every": 30, **change, "seed": seed})
+    return grouped({**HEADLINE, "epochs": 30, "eval_every": 30}, [[*changes, *ideas]], seeds)
 
 
 def headline(seeds: int = 5) -> Iterator[Settings]:
@@ -184,27 +181,20 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         [{"method": "random:ratio=0.47", **LR}, {"method": "full", "steps": 46_200}],
         [{"method": "rising:ratio=0.47", **LR}, {"method": "saving:share=0.41", **LR}],
     ]
-    for seed in range(seeds):
-        for change in changes:
-            yield Settings.of({**HEADLINE, **change, "seed": seed})
-    for group in more:
-        for seed in range(min(seeds, 3)):
-            for change in group:
-                yield Settings.of({**HEADLINE, **change, "seed": seed})
+    yield from grouped(HEADLINE, [changes], seeds)
+    yield from grouped(HEADLINE, more, min(seeds, 3))
 
 
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
     """The headline's five on CIFAR-10, at the paper's rate. What InfoBatch leaves out there is still a guess."""
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch", **LR},
         {"method": "infobatch"},
         {"method": "full", "steps": 46_200},
         {"method": "random:ratio=0.47"},
     ]
-    for seed in range(seeds):
-        for change in changes:
-            yield Settings.of({**HEADLINE, "task": "cifar10", "lr": 0.2, **change, "seed": seed})
+    return grouped({**HEADLINE, "task": "cifar10", "lr": 0.2}, [changes], seeds)
 
 
 def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:

@@ -256,11 +256,9 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
     """Of each control, the label of the method whose very steps it took. A method owns controls where most of its
     runs have one; a round number of steps that one of them happened to take does not make it the method's.
     """
-    steps_of: dict[str, list[Run]] = {}
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
         by_seed.setdefault(run.settings.seed, []).append(run)
-        steps_of.setdefault(run.label, []).append(run)
     exact = {
         id(control): [
             run for run in by_seed[control.settings.seed] if not _steps_apart(run, control) and _alike(run, control)
@@ -268,7 +266,8 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
         for control in controls
     }
     having = Counter(run.label for run in {id(run): run for found in exact.values() for run in found}.values())
-    owning = {label for label, count in having.items() if 2 * count > len(steps_of[label])}
+    there = Counter(run.label for run in runs)
+    owning = {label for label, count in having.items() if 2 * count > there[label]}
     found: dict[int, str | None] = {}
     for control in controls:
         own = [run for run in exact[id(control)] if run.label in owning]

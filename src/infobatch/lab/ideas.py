@@ -7,10 +7,10 @@ An idea changes the loop (``Settings.ideas``); a trial is a method that is not y
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from ..plan import Plan
 from ..policies import ByCuts, Cut, Scores, Stats
 from ..schedules import Moment, until
 from ..scorebook import at_least
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -87,15 +90,15 @@ def combine(names: str) -> Idea:
     return Idea(**changed)
 
 
-def idle(idea: Idea, model: nn.Module, optimizer: str, momentum: float, decay: float, grows: str) -> list[str]:
-    """What of an idea does nothing in such a run, and why."""
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+def idle(idea: Idea, norms: Sequence[nn.Module], settings: Settings) -> list[str]:
+    """What of an idea does nothing in a run of a net with these batch norms, and why."""
+    steady = settings.optimizer not in ("sgd", "lars") or not settings.momentum
     reasons = (
-        (idea.growth_power != 1.0 and grows != "lr", "the learning rate does not grow"),
+        (idea.growth_power != 1.0 and settings.grows != "lr", "the learning rate does not grow"),
         (idea.weigh_norms and not any(isinstance(each, nn.BatchNorm2d) for each in norms), "no BatchNorm2d"),
         (idea.recalibrate > 0 and not norms, "no batch norm"),
-        (idea.grow_decay and not decay, "no weight decay"),
-        (idea.shrink_momentum and (optimizer not in ("sgd", "lars") or not momentum), "no momentum of that kind"),
+        (idea.grow_decay and not settings.weight_decay, "no weight decay"),
+        (idea.shrink_momentum and steady, "no momentum of that kind"),
     )
     return [why for applies, why in reasons if applies]
 

@@ -23,7 +23,7 @@ from ..dataset import Pruned
 from ..loader import DataLoader
 from ..schedules import Moment
 from ..scorebook import ScoreBook
-from .optim import make_scheduler
+from .rates import rate_table
 from .settings import Settings
 
 Rows = dict[str, float]
@@ -103,15 +103,7 @@ def onecycle(quick: bool = False, tick: Tick = silent) -> Rows:
     """The lab's OneCycle schedule: where it starts, when it is highest, where it ends."""
     del quick, tick
     steps = 10_000
-    parameter = torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    scheduler = make_scheduler(optimizer, Settings(lr=1.0, schedule="onecycle"), steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        if len(rates) < steps:
-            scheduler.step()
+    rates = rate_table(Settings(lr=1.0, schedule="onecycle"), steps)
     return {"start": rates[0], "highest at": rates.index(max(rates)) / steps, "end": rates[-1]}
 
 

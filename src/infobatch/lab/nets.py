@@ -163,6 +163,10 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
+def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+
+
 @contextmanager
 def lone(model: nn.Module) -> Iterator[None]:
     """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
@@ -172,8 +176,7 @@ def lone(model: nn.Module) -> Iterator[None]:
         if layer.training and inputs[0].numel() == inputs[0].shape[1]:
             changed.append(layer.eval())
 
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    hooks = [each.register_forward_pre_hook(look) for each in norms]
+    hooks = [each.register_forward_pre_hook(look) for each in batch_norms(model)]
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from .captured import Captured, capturable
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
 from .ideas import combine, idle, weigh_norms
-from .nets import lone, make_net
+from .nets import batch_norms, lone, make_net
 from .optim import make_optimizer
 from .proxies import Choice, prepare
 from .rates import epoch_rates, rate_table
@@ -299,7 +299,7 @@ class Training:
 
     def _recalibrate(self) -> None:
         """Batch norm's statistics, as the mean over batches of all data."""
-        norms = [each for each in self.model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+        norms = batch_norms(self.model)
         for norm in self.norms:
             norm.weights = None  # those of the last batch
         held = [each.momentum for each in norms]
@@ -321,7 +321,7 @@ class Training:
         given = self.settings
         if given.method == "full":  # trained beside others, with their ideas
             return
-        for why in idle(self.idea, self.model, given.optimizer, given.momentum, given.weight_decay, given.grows):
+        for why in idle(self.idea, batch_norms(self.model), given):
             text = f"{given.method} with the ideas {given.ideas}: part of them does nothing here ({why})"
             warnings.warn(text, InfoBatchWarning, stacklevel=3)
 
