@@ -1,6 +1,7 @@
 """The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
 
 little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
+again       what that left open, with other seeds
 optimizers  the same, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
@@ -75,10 +76,10 @@ SCREENED: list[list[dict[str, Any]]] = [
 ]
 
 
-def grouped(base: dict[str, Any], groups: list[list[dict[str, Any]]], seeds: int) -> Iterator[Settings]:
+def grouped(base: dict[str, Any], groups: list[list[dict[str, Any]]], seeds: int | range) -> Iterator[Settings]:
     """Each group over all its seeds before the next group; inside a group, seed by seed, so that pairs come early."""
     for group in groups:
-        for seed, change in product(range(seeds), group):
+        for seed, change in product(range(seeds) if isinstance(seeds, int) else seeds, group):
             yield Settings.of({**base, **change, "seed": seed})
 
 
@@ -128,11 +129,28 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
         {"method": "author_tiers", **LR},
         {"method": "rising:ratio=0.47", **LR},
     ],
+    [
+        {"method": "full", "ideas": "ema"},
+        {"method": "infobatch", **LR, "ideas": "ema"},
+        {"method": "infobatch:class_floor=0.5", **LR, "ideas": "weighted_norm"},
+        {"method": "author_tiers:class_floor=0.5", **LR, "ideas": "weighted_norm"},
+    ],
 ]
 
 
 def little(seeds: int = 20) -> Iterator[Settings]:
     return grouped(LITTLE, LITTLE_GROUPS, seeds)
+
+
+def again(seeds: int = 40) -> Iterator[Settings]:
+    """What the little task left open, and both together, with seeds that had no part in leaving it open."""
+    changes: list[dict[str, Any]] = [
+        {"method": "infobatch", **LR},
+        {"method": "infobatch", **LR, "ideas": "weighted_norm"},
+        {"method": "infobatch:class_floor=0.5", **LR},
+        {"method": "infobatch:class_floor=0.5", **LR, "ideas": "weighted_norm"},
+    ]
+    return grouped(LITTLE, [changes], range(100, 100 + seeds))
 
 
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
@@ -268,6 +286,7 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
 
 QUEUES = {
     "little": little,
+    "again": again,
     "optimizers": optimizers,
     "screen": screen,
     "short": short,

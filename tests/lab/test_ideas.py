@@ -73,6 +73,50 @@ def test_momentum_forgets_as_much_over_as_many_data() -> None:
     assert group["momentum"] == pytest.approx(0.9)  # annealed: full data again
 
 
+def test_a_moving_average_is_the_sum_of_all_weights_so_far_fading_in_step_with_data() -> None:
+    """Beside the same run without it, step by step, with the sum written out."""
+    common = {**QUICK, "method": "random:ratio=0.5", "model": "conv", "compensate": "lr"}
+    plain = training.Training(Settings.of(common), made())
+    average = training.Training(Settings.of({**common, "ideas": "ema"}), made())
+    total, step = None, plain.step
+
+    def noted(batch: Any) -> None:
+        nonlocal total
+        keep = 0.98 ** (2 if plain.train_data.epoch else 1)  # of six epochs the first is of full data
+        step(batch)
+        now = {name: value.double() for name, value in plain.model.state_dict().items()}
+        total = now if total is None else {name: keep * total[name] + (1 - keep) * now[name] for name in now}
+
+    plain.step = noted  # type: ignore[method-assign]
+    while not plain.over:
+        plain.epoch(lambda: False)
+        average.epoch(lambda: False)
+    assert total is not None
+    assert average.average is not None
+    for name, value in average.average.module.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value.double(), total[name], atol=1e-6, rtol=1e-5)
+    for one, other in zip(plain.model.parameters(), average.model.parameters(), strict=True):
+        assert torch.equal(one, other)  # it looks on, no more
+    ours = average.test()
+    average.model.load_state_dict(average.average.module.state_dict())
+    average.average = None
+    assert average.test() == ours != plain.test()
+
+
+def test_a_moving_average_goes_on_after_a_pause() -> None:
+    settings = Settings.of({**QUICK, "method": "infobatch", "model": "conv", "ideas": "ema"})
+    whole, first = training.Training(settings, made()), training.Training(settings, made())
+    while not whole.over:
+        whole.epoch(lambda: False)
+    steps = iter(range(100))
+    first.epoch(lambda: next(steps) >= 5)
+    second = training.Training(settings, made(), state=first.state())
+    while not second.over:
+        second.epoch(lambda: False)
+    assert second.test() == whole.test()
+
+
 @pytest.mark.parametrize("compensate", ["loss", "lr"])
 def test_where_all_weights_are_alike_there_is_nothing_to_normalise(compensate: str) -> None:
     common = {"model": "mlp", "method": "random:ratio=0.4", "compensate": compensate}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from .. import policies
 from ..errors import InputError, message
@@ -45,6 +46,8 @@ class Idea:
     """The weight decay grows by |D|/|S|, in step with a growing loss."""
     shrink_momentum: bool = False
     """The momentum is taken to the power |D|/|S|: a batch that stands for more data forgets more."""
+    weight_average: float = 0.0
+    """Tests are made with a moving average of the weights, which forgets in step with data as the momentum does."""
 
     @property
     def looks_up(self) -> bool:
@@ -54,7 +57,7 @@ class Idea:
     @property
     def steers(self) -> bool:
         """Whether it sets what a captured step holds fast."""
-        return self.grow_decay or self.shrink_momentum
+        return self.grow_decay or self.shrink_momentum or self.weight_average > 0
 
 
 IDEAS: dict[str, tuple[Idea, str]] = {
@@ -67,6 +70,7 @@ IDEAS: dict[str, tuple[Idea, str]] = {
     "weighted_norm": (Idea(weigh_norms=True), "batch norm sees the wrong mix of samples, in training already"),
     "decay": (Idea(grow_decay=True), "a growing loss leaves the weight decay behind, and that is all it lacks"),
     "momentum": (Idea(shrink_momentum=True), "with fewer steps the momentum reaches too far back"),
+    "ema": (Idea(weight_average=0.98), "larger steps end further from where they lead; an average does not"),
 }
 
 
@@ -139,6 +143,23 @@ def weigh_norms(model: nn.Module) -> list[WeightedNorm]:
             norm.weights = None
             found.append(norm)
     return found
+
+
+class MovingAverage(AveragedModel):
+    """The net with a moving average of its weights and statistics."""
+
+    def __init__(self, model: nn.Module, keep: float) -> None:
+        super().__init__(model, multi_avg_fn=self._mix, use_buffers=True)
+        self.keep = keep
+        """What a step leaves of the average so far."""
+
+    def _mix(self, averages: Sequence[Tensor], values: Sequence[Tensor], count: Any) -> None:
+        del count
+        for average, value in zip(averages, values, strict=True):
+            if average.is_floating_point():
+                average.lerp_(value, 1 - self.keep)
+            else:
+                average.copy_(value)
 
 
 # ---- methods on trial --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ..telemetry import report
 from .captured import Captured, capturable
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
-from .ideas import combine, idle, weigh_norms
+from .ideas import MovingAverage, combine, idle, weigh_norms
 from .nets import batch_norms, lone, make_net
 from .optim import make_optimizer
 from .proxies import Choice, prepare
@@ -135,6 +135,8 @@ class Training:
             remedy = "Data in memory and feed=resident, or another idea."
             raise InputError(message(f"data in the device's memory, for {settings.ideas}", "a loader", remedy))
         self.norms = weigh_norms(self.model) if self.idea.weigh_norms else []
+        keep = self.idea.weight_average
+        self.average = MovingAverage(self.model, keep) if keep else None
         self._warn_of_idle_ideas()
         self.captured = capturable(task, settings, self.device) and not self.idea.steers
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
@@ -265,6 +267,8 @@ class Training:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
 
     def _score(self, losses: Tensor, indices: Tensor | None) -> Tensor | None:
         share = self.idea.score_average
@@ -297,9 +301,9 @@ class Training:
         assert indices is not None  # such ideas have resident data
         return table.index_select(0, indices)
 
-    def _recalibrate(self) -> None:
+    def _recalibrate(self, net: nn.Module) -> None:
         """Batch norm's statistics, as the mean over batches of all data."""
-        norms = batch_norms(self.model)
+        norms = batch_norms(net)
         for norm in self.norms:
             norm.weights = None  # those of the last batch
         held = [each.momentum for each in norms]
@@ -308,12 +312,12 @@ class Training:
             each.momentum = None
         feed, batch = cast(Resident, self.feed), self.settings.batch_size
         draw = draws(self.task, self.settings, self.epochs, self.idea.recalibrate * batch, self.device)
-        self.model.train()
+        net.train()
         with torch.no_grad(), self._autocast():
             for at in range(self.idea.recalibrate):
                 where = slice(at * batch, (at + 1) * batch)
                 some = torch.arange(where.start, where.stop, device=self.device) % len(self.visits)
-                self.model(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
+                net(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
         for each, momentum in zip(norms, held, strict=True):
             each.momentum = momentum
 
@@ -326,7 +330,9 @@ class Training:
             warnings.warn(text, InfoBatchWarning, stacklevel=3)
 
     def _steer(self, growth: float) -> None:
-        """Weight decay and momentum of an epoch in which a sample stands for ``growth``."""
+        """Weight decay, momentum and moving average of an epoch in which a sample stands for ``growth``."""
+        if self.average is not None:
+            self.average.keep = self.idea.weight_average**growth
         for group in self.optimizer.param_groups:
             if self.idea.grow_decay:
                 group["weight_decay"] = self.settings.weight_decay * growth
@@ -356,13 +362,14 @@ class Training:
     @torch.no_grad()
     def test(self) -> dict[str, Any]:
         """Loss and metric on the test set, of all samples and of each class."""
+        net: nn.Module = self.model if self.average is None else self.average.module
         if self.idea.recalibrate:
-            self._recalibrate()
-        self.model.eval()
+            self._recalibrate(net)
+        net.eval()
         losses, scores, labels = [], [], []
         for inputs, targets in self.feed.test():
             with self._autocast():
-                outputs = self.model(self.prepare(inputs))
+                outputs = net(self.prepare(inputs))
             losses.append(self.task.loss(outputs, targets, 0.0))
             scores.append(self.task.score(outputs, targets))
             labels.append(targets)
@@ -472,6 +479,7 @@ class Training:
             "data": self.whole.data,
             "choice": None if self.choice is None else asdict(self.choice),
             "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "train_data": self.train_data.state_dict(),
@@ -487,6 +495,8 @@ class Training:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.train_data.load_state_dict(state["train_data"])
