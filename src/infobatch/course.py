@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks
 from .distributed import Ranks, agree, gather
-from .errors import InfoBatchWarning, MisalignedError, RankError, message
+from .errors import MisalignedError, RankError, message, warn
 from .ledger import Pass, Where
 from .memory import Memory
 from .plan import Plan, ShardPlan
@@ -133,11 +132,9 @@ class Course:
         self.idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
         self.strays += not last.carried
         if self.strays == STRAYS:
-            warnings.warn(
+            warn(
                 f"{STRAYS} passes over the pruned data without an update, each of the kept samples alone: to "
-                "evaluate, load train_data.full()",
-                InfoBatchWarning,
-                stacklevel=3,
+                "evaluate, load train_data.full()"
             )
 
     def walk(self, seed: int, sampler: Sampler[int], loader: _BaseDataLoaderIter | None, ranks: Ranks) -> Pass:
@@ -155,11 +152,7 @@ class Course:
             self.last.supersede()
         self.last = run
         if run.total == 0 and run.size:
-            warnings.warn(
-                f"epoch {self.epoch} trains nothing: with drop_last, {run.size} kept samples are less than a batch",
-                InfoBatchWarning,
-                stacklevel=3,
-            )
+            warn(f"epoch {self.epoch} trains nothing: with drop_last, {run.size} kept samples are less than a batch")
         return run
 
     def opened(self, came: str) -> Pass:
@@ -288,11 +281,7 @@ class Course:
         """On a device nobody looked at them before."""
         odd = sum(checks.not_chances(column) for column in self.came.values())
         if odd:
-            warnings.warn(
-                f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits",
-                InfoBatchWarning,
-                stacklevel=4,
-            )
+            warn(f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits")
 
     def _next(self, run: Pass | None) -> None:
         self.epoch, self.plan, self.before, self.named, self.idle = self.epoch + 1, None, 0, 0, 0

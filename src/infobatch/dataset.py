@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from . import checks, methods
 from .course import BOTH, Course
 from .distributed import Ranks, find
-from .errors import EpochError, InfoBatchWarning, InputError, MisalignedError, RankError, message
+from .errors import EpochError, InputError, MisalignedError, RankError, message, warn
 from .ledger import Pass
 from .looking import Look
 from .method import Method
@@ -360,11 +359,9 @@ class Pruned(View):
             self.at_begin()
         elif plan.growth > 1 and self.compensate == "lr" and not self.paced:
             self.paced = True
-            warnings.warn(
+            warn(
                 "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
-                "wrap the scheduler (or the optimizer) in infobatch.pace",
-                InfoBatchWarning,
-                stacklevel=2,
+                "wrap the scheduler (or the optimizer) in infobatch.pace"
             )
         return course.walk(self.seed, self._sampler, loader, ranks)
 
@@ -408,11 +405,9 @@ class Pruned(View):
         done = self._course.close(self.method.memory)
         self._reports.append(done)
         if done.not_finite:
-            warnings.warn(
+            warn(
                 f"epoch {done.epoch}: {done.not_finite} of {done.kept} losses were not finite; "
-                "those samples keep the scores they had",
-                InfoBatchWarning,
-                stacklevel=2,
+                "those samples keep the scores they had"
             )
 
     def _warn_of_looks(self) -> None:
@@ -421,11 +416,9 @@ class Pruned(View):
             return
         if bool((self._course.memory["held"] == 0).any()):
             self._unlooked = True
-            warnings.warn(
+            warn(
                 f"{self.method!r} wants a look at those it left out, after each epoch, and nobody took one: see "
-                "Pruned.hidden",
-                InfoBatchWarning,
-                stacklevel=3,
+                "Pruned.hidden"
             )
 
     def _scale(self, plan: Plan | ShardPlan) -> float:

@@ -4,6 +4,12 @@ A message says what was expected, what came, and what to do. Each class takes th
 an error raised inside a loader's worker arrives in the main process as itself.
 """
 
+import sys
+import warnings
+
+BETWEEN = ("infobatch", "torch")
+"""Packages whose lines a warning does not name: nobody could change anything there."""
+
 
 class InfoBatchError(Exception):
     """Base of all errors of this package."""
@@ -31,6 +37,14 @@ class RankError(InfoBatchError, RuntimeError):
 
 class InfoBatchWarning(UserWarning):
     """Training goes on, but something deserves a look."""
+
+
+def warn(text: str) -> None:
+    """Warn, and name the line of the user's own code that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, InfoBatchWarning, stacklevel=level)
 
 
 def message(expected: str, got: str, remedy: str) -> str:

@@ -9,7 +9,6 @@ normalise the gradient do not see a loss grow at all.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from .dataset import Pruned
-from .errors import InfoBatchWarning, InputError, StateError, message
+from .errors import InputError, StateError, message, warn
 
 SCALE_BLIND = frozenset(
     {
@@ -161,7 +160,7 @@ class Paced:
         if self.scheduler is not None and not self._count and self.train_data.epoch and not self._silent:
             self._silent = True
             text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
-            warnings.warn(text, InfoBatchWarning, stacklevel=4)
+            warn(text)
         if self._growing:
             self._check_untouched()
             self._grow()
@@ -209,11 +208,9 @@ class Paced:
     def _warn_if_blind(self) -> None:
         names = {kind.__name__ for kind in type(self.optimizer).__mro__}
         if self.train_data.compensate == "loss" and self.train_data.method.unbiased and names & SCALE_BLIND:
-            warnings.warn(
+            warn(
                 f"{type(self.optimizer).__name__} hardly sees the scale of a gradient, so the growing loss of a "
-                'pruned epoch does not make up for its missing steps; compensate="lr" does',
-                InfoBatchWarning,
-                stacklevel=4,
+                'pruned epoch does not make up for its missing steps; compensate="lr" does'
             )
 
 

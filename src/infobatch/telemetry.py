@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .errors import InfoBatchWarning
+from .errors import warn
 from .plan import Plan, ShardPlan
 
 NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
@@ -77,5 +76,5 @@ def warn_near_bounds(now: EpochReport) -> bool:
         )
     else:
         return False
-    warnings.warn(f"epoch {now.epoch}: {text}", InfoBatchWarning, stacklevel=4)
+    warn(f"epoch {now.epoch}: {text}")
     return True

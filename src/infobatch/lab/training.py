@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import checkpoint
 from ..dataset import Pruned
-from ..errors import InfoBatchWarning, InputError, message
+from ..errors import InputError, message, warn
 from ..plan import Plan
 from ..telemetry import report
 from .captured import Captured, capturable
@@ -327,7 +326,7 @@ class Training:
             return
         for why in idle(self.idea, batch_norms(self.model), given):
             text = f"{given.method} with the ideas {given.ideas}: part of them does nothing here ({why})"
-            warnings.warn(text, InfoBatchWarning, stacklevel=3)
+            warn(text)
 
     def _steer(self, growth: float) -> None:
         """Weight decay, momentum and moving average of an epoch in which a sample stands for ``growth``."""

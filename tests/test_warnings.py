@@ -1,0 +1,71 @@
+"""A warning names the line of the user's loop that led to it, not one of ours or of torch's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import infobatch
+from infobatch import InfoBatchWarning
+
+SOURCE = Path(__file__).read_text().splitlines()
+LOADERS: dict[str, Callable[[infobatch.Pruned], Iterable[Any]]] = {
+    "ours": lambda train: infobatch.DataLoader(train, batch_size=8),
+    "torch's": lambda train: torch.utils.data.DataLoader(train, batch_size=8, sampler=train.sampler),
+}
+
+
+def pruned(method: Any, **given: Any) -> infobatch.Pruned:
+    return infobatch.Pruned(torch.utils.data.TensorDataset(torch.arange(64.0)), method, 8, **given)
+
+
+def lines_of(work: Callable[[], None], about: str) -> list[str]:
+    """The lines that the warnings about something name; all of this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    mine = [each for each in caught if about in str(each.message)]
+    assert {each.filename for each in mine} == {__file__}
+    assert {each.category for each in mine} == {InfoBatchWarning}
+    return [SOURCE[each.lineno - 1].strip() for each in mine]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_warning_at_the_start_of_an_epoch_names_the_loop(loader: str) -> None:
+    train = pruned(infobatch.methods.random(ratio=0.5), compensate="lr")
+    batches = LOADERS[loader](train)
+
+    def two_epochs() -> None:
+        for _ in range(2):
+            for (x,) in batches:  # here
+                train.update(x)
+
+    assert lines_of(two_epochs, "infobatch.pace") == ["for (x,) in batches:  # here"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_warning_at_the_end_of_an_epoch_names_what_ended_it(loader: str) -> None:
+    train = pruned(infobatch.methods.full())
+    batches = LOADERS[loader](train)
+
+    def an_epoch() -> None:
+        for (x,) in batches:
+            train.update(torch.where(x < 3, torch.nan, x))
+        assert train.epoch == 1  # asked
+
+    assert lines_of(an_epoch, "were not finite") == ["assert train.epoch == 1  # asked"]
+
+
+def test_a_warning_of_pace_names_the_call_of_pace() -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    train = pruned(infobatch.methods.infobatch(), compensate="loss")
+
+    def pacing() -> None:
+        infobatch.pace(optimizer, train)  # named
+
+    assert lines_of(pacing, "scale of a gradient") == ["infobatch.pace(optimizer, train)  # named"]
