@@ -17,7 +17,7 @@ LAYERS = [
     ["plan", "schedules", "distributed", "memory", "values"],
     ["scorebook", "telemetry", "checkpoint", "choices"],
     ["policies", "checks", "ledger"],
-    ["sampler", "method"],
+    ["sampler", "method", "state_checks"],
     ["methods", "variations", "views"],
     ["sharding", "looking"],
     ["course"],

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import checks
 from .course import Course
 from .plan import Plan, ShardPlan
 from .scorebook import UNSEEN, ScoreBook
 from .sharding import ShardBook
+from .state_checks import FORMAT, check_parts, check_state
 from .telemetry import EpochReport
 
 State = dict[str, Any]
@@ -36,7 +36,7 @@ def state_of(
     else:
         done, running = _running(course)
     return {
-        "format": checks.FORMAT,
+        "format": FORMAT,
         "size": book.size,
         "method": method,
         "compensate": compensate,
@@ -87,9 +87,9 @@ def checked(course: Course, state: State | list[State], method: str, compensate:
     book = course.book
     if isinstance(book, ShardBook):
         parts = state if isinstance(state, list) else [state]
-        checks.check_parts(parts, book.size, method, compensate, book.start, book.stop)
+        check_parts(parts, book.size, method, compensate, book.start, book.stop)
         return parts
-    checks.check_state(state, book.size, method, compensate, course.memory, course.came)
+    check_state(state, book.size, method, compensate, course.memory, course.came)
     assert isinstance(state, dict)
     return [state]
 
