@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 import infobatch
+from infobatch.lab.verdicts import of_differences
 
 METHODS = {"full data": infobatch.methods.full(), "InfoBatch": infobatch.methods.infobatch(ratio=0.5, delta=0.875)}
 torch.set_num_threads(1)  # the net is small, and results do not depend on the number of cores
@@ -24,7 +25,7 @@ images, labels = map(torch.tensor, load_digits(return_X_y=True))
 images = images.float().reshape(-1, 1, 8, 8) / 16
 train, test = train_test_split(range(len(labels)), test_size=0.3, stratify=labels, random_state=0)
 train_set = torch.utils.data.TensorDataset(images[train], labels[train])
-BATCH, STEPS, RECORD = 64, -(-len(train) // 64), Path("runs/demo.json")
+BATCH, STEPS, RECORD = 64, -(-len(train) // 64), Path("runs/digits.json")
 
 
 def train_once(method, seed, num_epochs, tick):
@@ -51,8 +52,8 @@ def train_once(method, seed, num_epochs, tick):
             steps += 1
         tick()
     seconds, samples = perf_counter() - start, sum(epoch.kept for epoch in data.history)
-    right = (model.eval()(images[test]).argmax(1) == labels[test]).float().mean().item()
-    return {"accuracy, %": 100 * right, "samples": samples, "steps": steps, "seconds": seconds, "pruning, s": cost}
+    right = 100 * (model.eval()(images[test]).argmax(1) == labels[test]).double().mean().item()
+    return {"accuracy, %": right, "samples": samples, "steps": steps, "seconds": seconds, "pruning, s": cost}
 
 
 def about(values):
@@ -63,8 +64,7 @@ def about(values):
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=40, help="epochs of each run (default 40)")
 parser.add_argument("--seeds", type=int, default=3, help="runs of each method, with seeds 0, 1, ... (default 3)")
-options = parser.parse_args()
-runs = {name: [] for name in METHODS}
+options, runs = parser.parse_args(), {name: [] for name in METHODS}
 with Progress() as bar:
     task = bar.add_task("training", total=options.seeds * len(METHODS) * options.epochs)
     for seed, name in product(range(options.seeds), METHODS):  # in turns, so that a busy machine slows both
@@ -73,8 +73,8 @@ table = Table(f"mean ± spread of {options.seeds}", *METHODS)
 for row in runs["full data"][0]:
     table.add_row(row, *(about([run[row] for run in runs[name]]) for name in METHODS))
 gaps = [b["accuracy, %"] - a["accuracy, %"] for a, b in zip(*runs.values(), strict=True)]
-size = "within" if len(gaps) > 1 and abs(mean(gaps)) <= stdev(gaps) else "not shown to be within"
-verdict = f"Accuracy moved by {about(gaps)} points, {size} the spread of {len(gaps)} paired seeds."
+moved, _, *ends = of_differences(gaps, 0.95)
+between = "no interval from so few" if None in ends else "at 95 % between {:+.2f} and {:+.2f}".format(*ends)
 RECORD.parent.mkdir(exist_ok=True)
 RECORD.write_text(json.dumps({"settings": vars(options), "torch": torch.__version__, "runs": runs}, indent=1))
-print(table, verdict, "Few seeds prove little.", f"All numbers are in {RECORD}.", sep="\n")
+print(table, f"Accuracy moved by {moved:+.2f} points, {between} ({len(gaps)} paired seeds).", f"Record: {RECORD}", sep="\n")

@@ -21,8 +21,8 @@ def run(name, folder, *arguments):
 
 def test_digits(tmp_path):
     said = run("digits.py", tmp_path, "--epochs", "2", "--seeds", "1")
-    assert "paired seeds" in " ".join(said.split())
-    runs = json.loads((tmp_path / "runs" / "demo.json").read_text())["runs"]
+    assert "so few (1 paired seeds)" in " ".join(said.split())
+    runs = json.loads((tmp_path / "runs" / "digits.json").read_text())["runs"]
     (full,), (pruned,) = runs["full data"], runs["InfoBatch"]
     assert pruned["samples"] < full["samples"] == 2 * 1257
     assert pruned["steps"] < full["steps"]

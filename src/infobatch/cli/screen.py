@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..lab.readings import seconds
 from ..lab.records import Fact, Run, label
 from ..lab.settings import Settings
 from ..lab.training import Tick
@@ -38,7 +39,7 @@ def line(run: Run) -> str:
     metric, end = run.end["metric"], run.end
     shown = f"{run.start['metric']} {metric:.2f}" if metric is not None else "no finite metric"
     saved = f"saved {100 * end['saved']:.1f} %"
-    return f"{head} {shown}, {saved}, {end['steps']} steps, {duration(end['seconds']['total'])}"
+    return f"{head} {shown}, {saved}, {end['steps']} steps, {duration(seconds(run) or 0.0)}"
 
 
 class Screen(Protocol):
