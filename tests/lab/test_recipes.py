@@ -289,6 +289,12 @@ def test_the_difference_counts_and_not_the_value(tmp_path: Path) -> None:
     assert (pruned.n, pruned.saved, pruned.where) == (3, 30.0, ("a CPU",))
     assert pruned.compared == pytest.approx(-0.5 / 3 - 1 / 60)
     assert pruned.wanted == pytest.approx(-0.2)
+    low, high = stats.t.interval(0.9, 2, -0.55 / 3, stats.sem([-0.2, -0.2, -0.15]))
+    assert (pruned.low, pruned.high) == (pytest.approx(low), pytest.approx(high))
+    assert (row(found, "full").low, row(found, "full").high) == (
+        pytest.approx(91.83, abs=0.01),
+        pytest.approx(92.17, abs=0.01),
+    )
     found = outcome(recipe, made(recipe, full=full, pruned=[90.0, 90.2, 89.9]))
     assert row(found, "pruned").status == "not reproduced"  # though 90.03 is near the paper's 89.8
 
@@ -378,6 +384,7 @@ def test_alike_differences_of_few_seeds_have_no_spread_to_judge_by(tmp_path: Pat
         assert row(outcome(recipe, made(recipe, full=[90.0] * n)), "full").status == status
     found = outcome(recipe, made(recipe, full=[90.0, 90.1, 90.2], pruned=[89.8, 89.9, 90.0]))
     assert row(found, "pruned").status == "undecided"  # alike but for the last bit of a float
+    assert (row(found, "pruned").low, row(found, "pruned").high) == (None, None)
 
 
 def test_the_last_run_of_a_seed_counts_and_hardware_does_not(tmp_path: Path) -> None:
@@ -570,6 +577,25 @@ def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
     assert found.measurements[len(known.measurements) :] == (timed(),)
     said = found.unreadable[len(known.unreadable) :]
     assert [Path(text.partition(":")[0]).relative_to(tmp_path).parts[0] for text in said] == ["c", "d", "f.jsonl"]
+    assert (found.runs[-1].file, found.measurements[-1].file) == (
+        tmp_path / "a" / "record.jsonl",
+        tmp_path / "e.jsonl",
+    )
+
+
+def test_a_cell_names_the_files_of_its_runs_and_of_their_partners(tmp_path: Path) -> None:
+    recipe = small(tmp_path)
+    full, pruned = made(recipe, full=[90.0, 90.1]), made(recipe, pruned=[89.8, None])  # type: ignore[list-item]
+    places = [tmp_path / "full" / "all.jsonl", tmp_path / "pruned" / "all.jsonl"]
+    for place, done in zip(places, (full, pruned), strict=True):
+        write(place, *(fact for each in done for fact in facts_of(each)))
+    found = outcome(recipe, records.read_many(tmp_path))
+    assert row(found, "full").records == (places[0],)
+    assert row(found, "pruned").why == "1 of 2 runs ended without a finite metric"
+    assert row(found, "pruned").plain()["records"] == [str(places[1]), str(places[0])]
+    write(tmp_path / "measured.jsonl", timed().plain())
+    (kept,) = (each for each in evidence(tmp_path).measurements if each.file == tmp_path / "measured.jsonl")
+    assert row(outcome(load("table11"), measurements=[kept]), "numpy mean, 1.28M").records == (kept.file,)
 
 
 def test_the_list_knows_what_was_run(tmp_path: Path) -> None:

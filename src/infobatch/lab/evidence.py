@@ -28,6 +28,8 @@ class Measurement:
     environment: dict[str, Any] = field(default_factory=dict)
     time: str = ""
     quick: bool = False
+    file: Path | None = field(default=None, compare=False)
+    """Where it was read from, if it was."""
 
     def plain(self) -> dict[str, Any]:
         rows = {name: float(f"{value:.4g}") for name, value in self.rows.items()}
@@ -105,7 +107,7 @@ def _measurements(path: Path) -> Iterator[Measurement]:
         try:
             fact = json.loads(line)
             rows = {str(name): float(value) for name, value in fact["rows"].items()}
-            yield Measurement(fact["measure"], rows, fact["environment"], fact["time"], fact["quick"])
+            yield Measurement(fact["measure"], rows, fact["environment"], fact["time"], fact["quick"], path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
                 message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")

@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .evidence import Measurement, evidence
+from .evidence import Evidence, Measurement, evidence
 from .quantities import VALUES
 from .recipes import Cell, Recipe, all_recipes, essence
 from .records import Run
 from .settings import Settings
-from .verdicts import WITHOUT_SPREAD, interval
+from .verdicts import of_differences
 
 Status = Literal[
     "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
@@ -50,10 +50,15 @@ class CellOutcome:
     """What our runs saved, in percent."""
     compared: float | None = None
     """Our difference (or ratio) to the cell it is held against."""
+    low: float | None = None
+    """The ends of the interval that decides: of ``compared``, or of ``ours`` where it is held against none."""
+    high: float | None = None
     wanted: float | None = None
     """The paper's."""
     where: tuple[str, ...] = ()
     when: str = ""
+    records: tuple[Path, ...] = ()
+    """The files that our numbers are from."""
 
     @property
     def text(self) -> str:
@@ -64,7 +69,8 @@ class CellOutcome:
         told = {"cell": cell.name, "paper": cell.paper, "spread": cell.spread, "paper_saved": cell.saved}
         told |= {"expect": cell.expect, "unit": cell.unit, "against": cell.against, "waits": cell.waits}
         own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "cell"}
-        return {**told, **own, "where": list(self.where), "note": cell.note}
+        lists = {"where": list(self.where), "records": list(map(str, self.records))}
+        return {**told, **own, **lists, "note": cell.note}
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,12 @@ class _Found:
     def against(self, cell: Cell) -> Cell | None:
         return self.recipe.cell(cell.against) if cell.against else None
 
+    def records(self, cell: Cell) -> tuple[Path, ...]:
+        """The files of its runs, then of those it is held against."""
+        other = self.against(cell)
+        both = [*self.of(cell).values(), *(self.of(other).values() if other else ())]
+        return tuple(dict.fromkeys(run.file for run in both if run.file is not None))
+
 
 def _judge(cell: Cell, found: _Found) -> CellOutcome:
     if cell.waits:
@@ -176,7 +188,15 @@ def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
     if last is None:
         return CellOutcome(cell, "not run")
     ours = last.rows[cell.row]
-    about = CellOutcome(cell, "for comparison", ours=ours, n=1, where=(_machine(last, cell.row),), when=last.time)
+    about = CellOutcome(
+        cell,
+        "for comparison",
+        ours=ours,
+        n=1,
+        where=(_machine(last, cell.row),),
+        when=last.time,
+        records=() if last.file is None else (last.file,),
+    )
     if other and not last.rows[other.row]:
         return replace(about, status=about.status if found.quick else "undecided", why=_without_ratio(other))
     judged = _by_factor(about, cell, other, ours / last.rows[other.row] if other else ours)
@@ -187,7 +207,8 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     values, used = found.values(cell), found.of(cell)
     lost = len(used) - len(values) if cell.of == "metric" else 0
     if lost and not found.quick:  # a verdict from the others would hide just the runs that went wrong
-        return CellOutcome(cell, "not reproduced", f"{lost} of {len(used)} runs ended without a finite metric")
+        why = f"{lost} of {len(used)} runs ended without a finite metric"
+        return CellOutcome(cell, "not reproduced", why, records=found.records(cell))
     if not values:
         return CellOutcome(cell, "not run")
     saved = [share for run in used.values() if (share := VALUES["saved"](run)) is not None]
@@ -200,6 +221,7 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
         saved=statistics.fmean(saved) if saved else None,
         where=tuple(dict.fromkeys(_device(run) for run in used.values())),
         when=max(str(run.start.get("time", "")) for run in used.values()),
+        records=found.records(cell),
     )
     other = found.against(cell)
     if other is not None:
@@ -253,34 +275,38 @@ def _by_side(about: CellOutcome, cell: Cell, compared: float) -> CellOutcome:
 
 def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[float]) -> CellOutcome:
     """The interval of the mean (of the paired differences, where there is another cell) against the tolerance."""
-    middle = statistics.fmean(values)
-    about = replace(about, compared=middle if other else None)
+    middle, std, low, high = of_differences(values, LEVEL)
+    about = replace(about, compared=middle if other else None, low=low, high=high)
     if cell.target is None and cell.expect is None:
         return about
     wanted = 0.0
     if cell.target is not None:
         wanted = cell.target - (other.target or 0.0) if other else cell.target
         about = replace(about, wanted=wanted if other else None)
-    if len(values) < 2:
+    if std is None:
         return replace(about, status="too few seeds", why="one seed proves nothing")
-    if len(values) < WITHOUT_SPREAD and max(values) - min(values) < 1e-9:
+    if low is None or high is None:
         return replace(about, status="undecided", why=f"all {len(values)} seeds alike, so no spread to judge by")
-    low, high = (bound - wanted for bound in interval(values, LEVEL))
-    status = _decide(low, high, cell.tolerance, cell.expect if isinstance(cell.expect, str) else "same")
+    status = _decide(low - wanted, high - wanted, edges(cell))
     what = f"difference to {other.name}" if other else "value"
-    why = f"{what} {middle:.2f} ({low + wanted:.2f} to {high + wanted:.2f})"
+    why = f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
     return replace(about, status=status, why=why if cell.target is None else f"{why}, paper {wanted:.2f}")
 
 
-def _decide(low: float, high: float, tolerance: float, relation: str) -> Status:
+def edges(cell: Cell) -> tuple[float, float]:
+    """How far below what is wanted, and how far above it, an interval in points may reach."""
+    relation = cell.expect if isinstance(cell.expect, str) else "same"
+    return {
+        "same": (-cell.tolerance, cell.tolerance),
+        "lossless": (-cell.tolerance, math.inf),
+        "less": (-math.inf, 0.0),
+        "more": (0.0, math.inf),
+    }[relation]
+
+
+def _decide(low: float, high: float, within: tuple[float, float]) -> Status:
     """``low`` and ``high`` bound the distance from what is wanted; where they reach to both sides it stays open."""
-    edges = {
-        "same": (-tolerance, tolerance),
-        "lossless": (-tolerance, float("inf")),
-        "less": (float("-inf"), 0.0),
-        "more": (0.0, float("inf")),
-    }
-    bottom, top = edges[relation]
+    bottom, top = within
     if bottom <= low and high <= top:
         return "reproduced"
     return "not reproduced" if high < bottom or low > top else "undecided"
@@ -333,8 +359,12 @@ class Line:
 
 def listing(*roots: Path | str) -> list[Line]:
     """Every recipe with what the records say about it: those kept with the recipes, and those below ``roots``."""
-    found = evidence(*roots)
+    return lines(evidence(*roots))
+
+
+def lines(known: Evidence) -> list[Line]:
+    """The same from what is at hand."""
     return [
-        Line(recipe, *(outcome(recipe, found.runs, found.measurements, quick) for quick in (False, True)))
+        Line(recipe, *(outcome(recipe, known.runs, known.measurements, quick) for quick in (False, True)))
         for recipe in all_recipes()
     ]

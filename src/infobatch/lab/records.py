@@ -39,6 +39,8 @@ class Run:
     epochs: list[Fact] = field(default_factory=list)
     samples: Fact | None = None
     end: Fact | None = None
+    file: Path | None = None
+    """Where it was read from, if it was."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -183,7 +185,7 @@ def _begin(fact: Fact, path: str | os.PathLike[str], number: int) -> Run:
         raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
     if not isinstance(fact.get("settings"), dict):
         raise _damaged(path, number, "has no settings")
-    run = Run(str(fact.get("run", Path(path).parent.name)), fact)
+    run = Run(str(fact.get("run", Path(path).parent.name)), fact, file=Path(path))
     try:
         run.settings  # noqa: B018 - what is wrong with them is said here, where the file is known
     except InputError as error:
