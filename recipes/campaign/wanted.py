@@ -160,8 +160,11 @@ def optimizers(seeds: int = 10) -> Iterator[Settings]:
         {"optimizer": "lars", "lr": 4.0},
         {"optimizer": "lamb", "lr": 0.03, "weight_decay": 0.01},
     ]
-    changes = [{**kind, **change} for kind, change in product(kinds, LITTLE_GROUPS[0][:4])]
-    return grouped(LITTLE, [changes], seeds)
+    slower: list[dict[str, Any]] = [{"optimizer": "lamb", "lr": 0.015, "weight_decay": 0.01}]  # does it bear growth?
+    groups = [
+        [{**kind, **change} for kind, change in product(some, LITTLE_GROUPS[0][:4])] for some in (kinds, slower)
+    ]
+    return grouped(LITTLE, groups, seeds)
 
 
 def short(seeds: int = 5) -> Iterator[Settings]:
