@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import re
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import matplotlib
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 from facts import CLASSES, attacked, facts, made, run, spoiled
 from PIL import Image
+from reading import Reader, drawing, table
 
 from infobatch import report
 from infobatch.errors import InputError
@@ -27,49 +25,9 @@ from infobatch.report import figure, frontier, gallery, palette, series
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
 
 
-class Reader(HTMLParser):
-    """Elements with their attributes, and all text outside styles, as a browser's parser would find them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self._inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_data(self, data: str) -> None:
-        if self._inside != "style":
-            self.words.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-
 @pytest.fixture
 def page(drawn: str) -> str:
     return drawn
-
-
-def table(page: str, key: str) -> list[dict[str, str]]:
-    """The numbers behind a figure, out of its link."""
-    found = re.search(rf'download="{key}.csv" href="data:text/csv;charset=utf-8,([^"]*)"', page)
-    assert found is not None, key
-    return list(csv.DictReader(io.StringIO(unquote(found[1]))))
-
-
-def drawing(page: str, key: str) -> ElementTree.Element:
-    found = re.search(rf'<figure id="{key}".*?(<svg viewBox.*?</svg>)', page, re.S)
-    assert found is not None, key
-    return ElementTree.fromstring(found[1])
 
 
 def of(runs: list[Run], method: str) -> list[Run]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ..lab.comparison import Row
@@ -16,17 +13,13 @@ from ..lab.readings import metric_of, number, seconds, table
 from ..lab.records import Run
 from ..lab.verdicts import Difference
 from ..lab.words import percent
-from . import curves, drawing, rows
+from . import curves, drawing, rows, shell
 from .classes import by_class
 from .figure import Figure, said, signed, styles, swatch
 from .frontier import frontier
 from .gallery import MOST_LABELS, Gallery, galleries
 from .losses import distributions
-from .palette import DARK, LIGHT
 from .series import Study
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""Nothing may be fetched, and no script may run, whatever a name contains."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +52,10 @@ def page(study: Study) -> str:
     """The whole page as text."""
     with drawing.style():
         sections = _sections(study)
-    return _template().render(
+    return shell.render(
+        "page.html",
         title=_title(study),
         subtitle=_subtitle(study),
-        policy=POLICY,
-        light=LIGHT,
-        dark=DARK,
-        style=Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")),
         study=study,
         interval=percent(study.comparison.interval_level),
         lines=_lines(study),
@@ -74,15 +64,6 @@ def page(study: Study) -> str:
         environment=_environment(study),
         runs=[_run(label, run) for label, members in study.sets.items() for run in members],
     )
-
-
-@cache
-def _template() -> Template:
-    loader = FileSystemLoader(Path(__file__).parent)
-    made = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return made.get_template("page.html")
 
 
 def _sections(study: Study) -> list[Section]:

@@ -1,0 +1,50 @@
+"""A page as a browser's parser and a person with the CSV would find it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes, and all text outside styles, as a browser's parser would find them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._inside != "style":
+            self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def table(page: str, key: str) -> list[dict[str, str]]:
+    """The numbers behind a figure, out of its link."""
+    found = re.search(rf'download="{key}.csv" href="data:text/csv;charset=utf-8,([^"]*)"', page)
+    assert found is not None, key
+    return list(csv.DictReader(io.StringIO(unquote(found[1]))))
+
+
+def drawing(page: str, key: str) -> ElementTree.Element:
+    found = re.search(rf'<figure id="{key}".*?(<svg viewBox.*?</svg>)', page, re.S)
+    assert found is not None, key
+    return ElementTree.fromstring(found[1])
