@@ -82,6 +82,13 @@ def test_what_would_not_end_in_time_gives_way_to_what_does() -> None:
     assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) is None
 
 
+def test_one_seed_tells_what_the_others_will_take() -> None:
+    runs = [{"method": "a", "seed": 0}, {"method": "b", "seed": 0}, {"method": "a", "seed": 4}]
+    steps = Array("q", [900, 900, 900])
+    campaign.learn(steps, runs, 0, 500)
+    assert list(steps) == [500, 900, 500]
+
+
 def past(method: str, saved: float, **changes: Any) -> Run:
     settings = Settings.of({"method": method, "model": "conv", "epochs": 10, "batch_size": 100, **changes})
     return Run("past", {"settings": settings.plain()}, end={"saved": saved})
