@@ -5,6 +5,7 @@ A small ResNet learns the training set by heart in 30 epochs, as ResNet-18 does 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -15,6 +16,11 @@ from infobatch.lab.nets import Basic, resnet
 from infobatch.lab.tasks import Arrays, Task
 
 SIZE = 3_000
+
+
+def crops(data: str) -> Task:
+    """The same, cropped and flipped at random: no longer learnt by heart, so that steps count."""
+    return replace(task(data), name="little_crops", pad=2, flip=True)
 
 
 def task(data: str) -> Task:

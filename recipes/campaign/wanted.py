@@ -2,6 +2,7 @@
 
 little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
 again       what that left open, with other seeds
+crops       the same task with crops and flips, 60 epochs: no net learns it by heart
 optimizers  the same, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
@@ -154,6 +155,20 @@ def again(seeds: int = 40) -> Iterator[Settings]:
     return grouped(LITTLE, [changes], range(100, 100 + seeds))
 
 
+def crops(seeds: int = 20) -> Iterator[Settings]:
+    """The little task with crops and flips, twice as long: where a net cannot learn its data by heart."""
+    changes: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "infobatch", **LR},
+        {"method": "author_tiers", **LR},
+        {"method": "random:ratio=0.365", **LR},
+        {"method": "random:ratio=0.47", **LR},
+        {"method": "full", "steps": 1_920},
+        {"method": "full", "steps": 1_670},
+    ]
+    return grouped({**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}, [changes], seeds)
+
+
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
     """The paper's Table 7 in little: those that do not see how large a loss is, beside SGD in ``little``."""
     kinds: list[dict[str, Any]] = [
@@ -302,6 +317,7 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
 QUEUES = {
     "little": little,
     "again": again,
+    "crops": crops,
     "optimizers": optimizers,
     "screen": screen,
     "short": short,
