@@ -154,7 +154,7 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     sets: dict[str, list[Run]] = {}
     owners: dict[str, str] = {}
     for run in runs:
-        values = ", ".join(f"{name}={_decisive(run)[name]}" for name in shown)
+        values = ", ".join(f"{name}={decisive(run)[name]}" for name in shown)
         suffix = f" · {values}" if values else ""
         owner = whose.get(id(run))
         name = (f"{baseline}, steps of {owner}" if owner else run.label) + suffix
@@ -237,7 +237,7 @@ def _matching(controls: list[Run]) -> Callable[[Run], Run | None]:
 def _alike(run: Run, full: Run) -> bool:
     """Full data with ideas stands beside runs with the same ideas alone; without ideas, beside all."""
     pair = run.settings.seed == full.settings.seed and full.settings.ideas in ("", run.settings.ideas)
-    return pair and _decisive(run) == _decisive(full)
+    return pair and decisive(run) == decisive(full)
 
 
 def _distance(run: Run, control: Run) -> tuple[bool, float]:
@@ -294,7 +294,7 @@ def _baseline_of(run: Run, sets: Mapping[str, list[Run]], baseline: str) -> str:
     found = {
         members[0].settings.ideas: name
         for name, members in sets.items()
-        if _is_baseline(members[0], baseline) and _decisive(members[0]) == _decisive(run)
+        if _is_baseline(members[0], baseline) and decisive(members[0]) == decisive(run)
     }
     own = run.settings.ideas
     wanted = ("", own) if _is_baseline(run, baseline) else (own, "")
@@ -357,14 +357,14 @@ def _lone_seeds(label: str, good: list[Run], partners: list[Run], baseline: str)
     return [f"{label}: {text} without a run of {baseline} beside it, so not in the difference."]
 
 
-def _decisive(run: Run) -> dict[str, Any]:
+def decisive(run: Run) -> dict[str, Any]:
     """The settings that decide what a run learns, besides those compared. Data are known by what they are, if it is
     recorded, or by the name of a set that is the same everywhere, rather than by where they lie."""
     plain = run.settings.plain()
-    decisive = {name: value for name, value in plain.items() if name not in OWN + COST}
+    own = {name: value for name, value in plain.items() if name not in OWN + COST}
     named = ":" not in plain["task"] and plain["task"] != "images"
     source = str(run.start.get("source") or ("" if named else plain["data"]))
-    return {**decisive, "milestones": tuple(plain["milestones"]), "source": source}
+    return {**own, "milestones": tuple(plain["milestones"]), "source": source}
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -377,7 +377,7 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _telling(runs: list[Run]) -> list[str]:
     """Differing settings, as few as tell the runs apart."""
-    tables = [_decisive(run) for run in runs]
+    tables = [decisive(run) for run in runs]
     names: list[str] = []
     for name in _differing(tables):
         more = [*names, name]
@@ -390,11 +390,11 @@ def _telling(runs: list[Run]) -> list[str]:
 
 def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
     notes = []
-    decisive = _differing([_decisive(run) for run in runs])
-    if decisive:
+    apart = _differing([decisive(run) for run in runs])
+    if apart:
         each = "Each is compared only with full data of its own settings."
         how = f"All are compared with {against}." if against else each
-        notes.append(f"The runs differ in {_listed(decisive)}. {how}")
+        notes.append(f"The runs differ in {_listed(apart)}. {how}")
     cost = _differing([{name: getattr(run.settings, name) for name in COST} for run in runs])
     cost |= _differing([_machine(run) for run in runs])
     if cost:
