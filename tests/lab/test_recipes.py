@@ -290,11 +290,8 @@ def test_the_difference_counts_and_not_the_value(tmp_path: Path) -> None:
     assert pruned.compared == pytest.approx(-0.5 / 3 - 1 / 60)
     assert pruned.wanted == pytest.approx(-0.2)
     low, high = stats.t.interval(0.9, 2, -0.55 / 3, stats.sem([-0.2, -0.2, -0.15]))
-    assert (pruned.low, pruned.high) == (pytest.approx(low), pytest.approx(high))
-    assert (row(found, "full").low, row(found, "full").high) == (
-        pytest.approx(91.83, abs=0.01),
-        pytest.approx(92.17, abs=0.01),
-    )
+    assert [pruned.low, pruned.high] == pytest.approx([low, high])
+    assert [row(found, "full").low, row(found, "full").high] == pytest.approx([91.83, 92.17], abs=0.01)
     found = outcome(recipe, made(recipe, full=full, pruned=[90.0, 90.2, 89.9]))
     assert row(found, "pruned").status == "not reproduced"  # though 90.03 is near the paper's 89.8
 
@@ -602,7 +599,7 @@ def test_the_list_knows_what_was_run(tmp_path: Path) -> None:
     quick = [run(settings, 90.0, time="2026-01-02") for _, settings in runs(load("table10"), quick=True)]
     for at, done in enumerate(quick):
         write(tmp_path / f"{at}" / "record.jsonl", *facts_of(done))
-    lines = {line.recipe.name: line for line in listing(tmp_path)}
+    lines = {line.recipe.name: line for line in listing(evidence(tmp_path))}
     assert list(lines) == recipes.names()
     assert lines["table10"].outcome.summary == "2 not run"
     assert lines["table10"].quick.summary == "2 stand-in"

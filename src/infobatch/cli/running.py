@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -41,6 +41,9 @@ from .options import (
     whole,
 )
 from .screen import Announcement, make_screen
+
+if TYPE_CHECKING:
+    from ..lab.evidence import Evidence
 
 STOPPED = 130
 """The exit code after Ctrl-C."""
@@ -214,6 +217,9 @@ def reproduce(
         bool,
         Parameter(name="--list", negative="", show_default=False, help="All recipes, and what came of them here."),
     ] = False,
+    output: Annotated[
+        Path | None, Parameter(alias="-o", help="With --list: where a page goes that has them beside the papers'.")
+    ] = None,
     seeds: Annotated[int, Parameter(converter=whole, show_default="the recipe's", help="Runs of each cell.")] = 0,
     runs: Root = RUNS,
     json: Json = False,
@@ -222,19 +228,18 @@ def reproduce(
     """Run a table or figure of the papers, and hold what comes against the paper.
 
     As in
-      infobatch reproduce --list
+      infobatch reproduce --list -o papers.html
       infobatch reproduce table11
     """
     from ..lab import outcomes, recipes
     from ..lab.evidence import evidence, measure
 
     kept = [runs] if runs.is_dir() else []
+    if output is not None and not listing:
+        remedy = f"As in: infobatch reproduce --list -o {output}"
+        raise InputError(message("--list with --output", f"--output {output} alone", remedy))
     if listing or not name:
-        lines = outcomes.listing(*kept)
-        if json:
-            return Answer(plain={"recipes": [one.plain() for one in lines]})
-        tables.recipes(lines)
-        return Answer()
+        return _listed(evidence(*kept), output, json)
     recipe = recipes.load(name)
     todo = recipes.runs(recipe, quick, seeds, **given)
     if todo:
@@ -265,6 +270,24 @@ def reproduce(
     if json:
         return Answer(plain={**found.plain(), "finished": True, "folder": str(runs)})
     tables.outcome(found)
+    return Answer()
+
+
+def _listed(known: Evidence, output: Path | None, json: bool) -> Answer:
+    from .. import report
+    from ..lab.outcomes import listing
+
+    for text in known.unreadable:
+        print(f"infobatch: {text}", file=sys.stderr)
+    found = listing(known)
+    if output is not None:
+        report.write_papers([one.outcome for one in found], known, output)
+    if json:
+        where = {} if output is None else {"report": str(output)}
+        return Answer(plain={"recipes": [one.plain() for one in found], **where})
+    tables.recipes(found)
+    if output is not None:
+        tables.say(f"Report:     {output}")
     return Answer()
 
 

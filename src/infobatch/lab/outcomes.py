@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .evidence import Evidence, Measurement, evidence
+from .evidence import Evidence, Measurement
 from .quantities import VALUES
 from .recipes import Cell, Recipe, all_recipes, essence
 from .records import Run
@@ -357,13 +357,8 @@ class Line:
         }
 
 
-def listing(*roots: Path | str) -> list[Line]:
-    """Every recipe with what the records say about it: those kept with the recipes, and those below ``roots``."""
-    return lines(evidence(*roots))
-
-
-def lines(known: Evidence) -> list[Line]:
-    """The same from what is at hand."""
+def listing(known: Evidence) -> list[Line]:
+    """Every recipe with what came of it, by what is known."""
     return [
         Line(recipe, *(outcome(recipe, known.runs, known.measurements, quick) for quick in (False, True)))
         for recipe in all_recipes()

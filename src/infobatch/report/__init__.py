@@ -5,7 +5,9 @@
 
     report.write(records.read_many("runs"), "report.html")
 
-The page is one file that needs nothing: no network, no script. It follows the light or dark of the device, has a
+Another holds our numbers beside the papers', recipe by recipe: ``write_papers``.
+
+A page is one file that needs nothing: no network, no script. It follows the light or dark of the device, has a
 switch for it, and is made for a phone as well as for a desk.
 
 What was weighed for the plots. Plotly brings 4.6 MB of script into every page, and Vega-Altair about 1 MB with a
@@ -19,11 +21,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError, message
 from ..lab.records import Run
+
+if TYPE_CHECKING:
+    from ..lab.evidence import Evidence
+    from ..lab.outcomes import Outcome
 
 
 def write(
@@ -40,10 +48,49 @@ def write(
     ``looks``: the numbers of seeds at which their verdicts were shown, where that is known. ``against``: the label
     that verdicts hold all others against; full data of each one's own settings, if left out.
     """
-    text = html(runs, margin=margin, level=level, looks=looks, against=against)
-    target = Path(path)
+    return _save(html(runs, margin=margin, level=level, looks=looks, against=against), Path(path), "report.html")
+
+
+def html(
+    runs: Iterable[Run],
+    *,
+    margin: float = 0.3,
+    level: float = 0.95,
+    looks: Iterable[int] | None = None,
+    against: str = "",
+) -> str:
+    """The page as text. The same runs give the same page."""
+    with _extra():
+        from .page import page
+        from .series import Study
+    return page(Study.of(runs, margin, level, looks, against))
+
+
+def write_papers(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> Path:
+    """Write the page that holds our numbers beside the papers', whole or not at all; says where it is."""
+    return _save(papers_html(found, known, path), Path(path), "papers.html")
+
+
+def papers_html(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> str:
+    """That page as text: what came of each recipe, from what is ``known``. Its links begin where ``path`` lies."""
+    with _extra():
+        from .papers import page
+    return page(found, known, Path(path))
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """What the pages need is imported in here."""
+    try:
+        yield
+    except ImportError as error:
+        text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
+        raise InputError(text) from error
+
+
+def _save(text: str, target: Path, name: str) -> Path:
     if target.is_dir():
-        raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / 'report.html'}."))
+        raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / name}."))
     target = Path(os.path.realpath(target))  # through a link, not over it
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
@@ -61,21 +108,3 @@ def write(
         Path(temporary).unlink(missing_ok=True)
         raise
     return target
-
-
-def html(
-    runs: Iterable[Run],
-    *,
-    margin: float = 0.3,
-    level: float = 0.95,
-    looks: Iterable[int] | None = None,
-    against: str = "",
-) -> str:
-    """The page as text. The same runs give the same page."""
-    try:
-        from .page import page
-        from .series import Study
-    except ImportError as error:
-        text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
-        raise InputError(text) from error
-    return page(Study.of(runs, margin, level, looks, against))

@@ -131,6 +131,11 @@ def swatch(look: Style) -> Markup:
     return Markup(_SWATCH.format(line + _SHAPES[look.marker].format(colour)))
 
 
+def dot(look: Style) -> Markup:
+    """The sample of a mark without a line."""
+    return Markup(_SWATCH.format(_SHAPES[look.marker].format(f"var({VARIABLES[look.colour]})")))
+
+
 def patch(colour: str) -> Markup:
     """The sample of an area."""
     return Markup(_SWATCH.format(f'<rect x="6" width="12" height="12" rx="2" fill="var({VARIABLES[colour]})"/>'))

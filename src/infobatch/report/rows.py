@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from textwrap import wrap
 
 from ..lab.readings import table
 from ..lab.words import percent
@@ -25,18 +26,22 @@ WEIGHTS = (
 
 
 class Rows(Plot):
-    """Axes for bars or dots in rows, each with its name over it, where long names have the whole width."""
+    """Axes for bars or dots in rows, each with its name over it, where long names have the whole width.
 
-    def __init__(self, number: int, each: float = 44) -> None:
+    A name has one line, or two where it is to be ``folded``.
+    """
+
+    def __init__(self, number: int, each: float = 44, *, folded: bool = False) -> None:
         super().__init__(50 + each * number, left=10, right=14, top=4)
-        self.each = each
+        self.each, self.folded = each, folded
         self.axes.set_ylim(number - 0.5, -0.5)
         self.axes.set_yticks([])
         self.axes.grid(axis="x")
 
     def row(self, place: int, name: str, far: str = "", lines: Sequence[tuple[str | None, str]] = ()) -> None:
         """A row's name, a text at its far end, and what the pointer shows."""
-        for at, text, side in ((0, clip(name, 40), "left"), (1, far, "right")):
+        shown = "\n".join(wrap(name, 46, max_lines=2, placeholder="…")) if self.folded else clip(name, 40)
+        for at, text, side in ((0, shown, "left"), (1, far, "right")):
             self.axes.annotate(
                 text, (at, place - 0.5), (0, -4), ("axes fraction", "data"), "offset pixels", va="top", ha=side
             )
