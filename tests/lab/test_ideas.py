@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from infobatch.errors import InfoBatchWarning, InputError
 from infobatch.lab import training
-from infobatch.lab.ideas import IDEAS, WeightedNorm, weigh_norms
+from infobatch.lab.ideas import IDEAS
 from infobatch.lab.nets import make_net
 from infobatch.lab.settings import Settings
 from infobatch.lab.tasks import Arrays, Task
+from infobatch.lab.trial import WeightedNorm, weigh_norms
 
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 16, "lr": 0.05, "threads": 1, "gallery": 0, "device": "cpu"}
 
@@ -92,15 +93,15 @@ def test_a_moving_average_is_the_sum_of_all_weights_so_far_fading_in_step_with_d
         plain.epoch(lambda: False)
         average.epoch(lambda: False)
     assert total is not None
-    assert average.average is not None
-    for name, value in average.average.module.state_dict().items():
+    assert average.trial.average is not None
+    for name, value in average.trial.average.module.state_dict().items():
         if value.is_floating_point():
             torch.testing.assert_close(value.double(), total[name], atol=1e-6, rtol=1e-5)
     for one, other in zip(plain.model.parameters(), average.model.parameters(), strict=True):
         assert torch.equal(one, other)  # it looks on, no more
     ours = average.test()
-    average.model.load_state_dict(average.average.module.state_dict())
-    average.average = None
+    average.model.load_state_dict(average.trial.average.module.state_dict())
+    average.trial.average = None
     assert average.test() == ours != plain.test()
 
 

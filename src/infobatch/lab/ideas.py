@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch import nn
 
 from .. import policies
 from ..errors import InputError, message
@@ -105,61 +104,6 @@ def idle(idea: Idea, norms: Sequence[nn.Module], settings: Settings) -> list[str
         (idea.shrink_momentum and steady, "no momentum of that kind"),
     )
     return [why for applies, why in reasons if applies]
-
-
-class WeightedNorm(nn.BatchNorm2d):
-    """Batch norm by the statistics of a batch in which each sample counts as often as its weight says."""
-
-    weights: Tensor | None
-    """One a sample of the batch at hand; None counts each once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.weights is None:
-            return super().forward(x)
-        share = (self.weights / self.weights.sum())[:, None]
-        mean = (share * x.mean((2, 3))).sum(0)
-        spread = (share * (x - mean[:, None, None]).square().mean((2, 3))).sum(0)
-        self._track(mean.detach().float(), spread.detach().float(), x.numel() / x.shape[1])
-        scale = torch.rsqrt(spread + self.eps) * (self.weight if self.affine else 1.0)
-        shift = (self.bias if self.affine else 0.0) - mean * scale
-        return x * scale[:, None, None] + shift[:, None, None]
-
-    def _track(self, mean: Tensor, spread: Tensor, count: float) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        part = 1.0 / self.num_batches_tracked.float() if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, part)
-        self.running_var.lerp_(spread * count / max(count - 1, 1), part)
-
-
-def weigh_norms(model: nn.Module) -> list[WeightedNorm]:
-    """Make each batch norm of a net for images a weighted one, in its place and with all that it knows."""
-    found = []
-    for each in model.modules():
-        if type(each) is nn.BatchNorm2d:
-            each.__class__ = WeightedNorm
-            norm = cast(WeightedNorm, each)
-            norm.weights = None
-            found.append(norm)
-    return found
-
-
-class MovingAverage(AveragedModel):
-    """The net with a moving average of its weights and statistics."""
-
-    def __init__(self, model: nn.Module, keep: float) -> None:
-        super().__init__(model, multi_avg_fn=self._mix, use_buffers=True)
-        self.keep = keep
-        """What a step leaves of the average so far."""
-
-    def _mix(self, averages: Sequence[Tensor], values: Sequence[Tensor], count: Any) -> None:
-        del count
-        for average, value in zip(averages, values, strict=True):
-            if average.is_floating_point():
-                average.lerp_(value, 1 - self.keep)
-            else:
-                average.copy_(value)
 
 
 # ---- methods on trial --------------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from .. import checkpoint
 from ..dataset import Pruned
-from ..errors import InputError, message, warn
+from ..errors import InputError, message
 from ..plan import Plan
+from ..scorebook import ScoreBook
 from ..telemetry import report
 from .captured import Captured, capturable
 from .catalogue import make_task
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
-from .ideas import MovingAverage, combine, idle, weigh_norms
-from .nets import batch_norms, lone, make_net
+from .nets import lone, make_net
 from .optim import make_optimizer
 from .proxies import Choice, prepare
 from .rates import epoch_rates, rate_table
@@ -33,6 +33,7 @@ from .resuming import fitting, load_optimizer, read_state
 from .settings import Settings
 from .tasks import Arrays, Task
 from .telling import histogram, now, place, sample
+from .trial import Trial
 
 HISTOGRAMS = 10
 CHECKPOINT_SECONDS = 20.0
@@ -107,7 +108,6 @@ class Training:
         self.device = _device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self.idea = combine(settings.ideas)
         self.whole = task
         """The task before a static method chose among its samples. Facts are told of it."""
         self.all_samples = size_of(task.train)
@@ -130,14 +130,11 @@ class Training:
         self.model = _model(settings, task).to(self.device)
         if settings.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self.idea.looks_up and not resident(task, settings):
+        self.trial = Trial(settings, self.model, self.device)
+        if self.trial.idea.looks_up and not resident(task, settings):
             remedy = "Data in memory and feed=resident, or another idea."
             raise InputError(message(f"data in the device's memory, for {settings.ideas}", "a loader", remedy))
-        self.norms = weigh_norms(self.model) if self.idea.weigh_norms else []
-        keep = self.idea.weight_average
-        self.average = MovingAverage(self.model, keep) if keep else None
-        self._warn_of_idle_ideas()
-        self.captured = capturable(task, settings, self.device) and not self.idea.steers
+        self.captured = capturable(task, settings, self.device) and not self.trial.idea.steers
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
@@ -154,8 +151,6 @@ class Training:
         self._spent = dict.fromkeys(PARTS, 0.0)
         """Of the running epoch, also what was spent on it before a pause."""
         self.loss_sum = torch.zeros((), device=self.device)
-        self.mean_weight = torch.ones((), device=self.device)
-        """Of the running epoch's samples. Where the rate grows, weights are 1 on average."""
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
@@ -184,8 +179,7 @@ class Training:
         facts = self._plan_facts(plan, min(plan.kept, steps * batch))
         rates = epoch_rates(self.rates, epoch, steps, plan.kept, plan.size, self.settings, self.full_steps)
 
-        self.mean_weight.fill_(plan.size / plan.kept if self.settings.grows == "loss" else 1.0)
-        self._steer(plan.size / plan.kept)
+        self.trial.begin(plan.growth, self.optimizer)
         self.feed.seconds, start = 0.0, self._now()
         draw = draws(self.task, self.settings, epoch, plan.kept, self.device)
         self.model.train()
@@ -248,8 +242,8 @@ class Training:
         """One step of training, on whatever device and feed; also what a graph captures."""
         # A compiled net is for whole batches: each new size of a last batch would be compiled anew.
         net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
-        for norm in self.norms:
-            norm.weights = self._known(self.train_data._book.weights, batch.indices)
+        book = cast(ScoreBook, self.train_data._book)
+        self.trial.meet(book, batch.indices)
         with self._autocast(), lone(self.model) if len(batch.labels) == 1 else nullcontext():
             outputs = net(self.prepare(batch.inputs, batch.draw))
         losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
@@ -257,25 +251,15 @@ class Training:
         loss = self.train_data.update(
             losses,
             batch.indices,
-            score=self._score(losses, batch.indices),
+            score=self.trial.score(losses, book, batch.indices),
             confidence=self._confidence(outputs, batch.labels),
         )
-        if self.idea.normalise:
-            loss = loss * self.mean_weight / self._known(self.train_data._book.weights, batch.indices).mean()
+        loss = self.trial.loss(loss, book, batch.indices)
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.average is not None:
-            self.average.update_parameters(self.model)
-
-    def _score(self, losses: Tensor, indices: Tensor | None) -> Tensor | None:
-        share = self.idea.score_average
-        if not share:
-            return None
-        new = losses.detach()
-        old = self._known(self.train_data._book.scores, indices)
-        return torch.where(torch.isnan(old), new, share * old + (1 - share) * new)
+        self.trial.stepped(self.model)
 
     def _confidence(self, outputs: Any, labels: Tensor) -> Tensor | None:
         """The probability of the right answer, where the method asks for it."""
@@ -295,48 +279,6 @@ class Training:
             labels = labels.to(self.device)
             losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
             self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
-
-    def _known(self, table: Tensor, indices: Tensor | None) -> Tensor:
-        assert indices is not None  # such ideas have resident data
-        return table.index_select(0, indices)
-
-    def _recalibrate(self, net: nn.Module) -> None:
-        """Batch norm's statistics, as the mean over batches of all data."""
-        norms = batch_norms(net)
-        for norm in self.norms:
-            norm.weights = None  # those of the last batch
-        held = [each.momentum for each in norms]
-        for each in norms:
-            each.reset_running_stats()
-            each.momentum = None
-        feed, batch = cast(Resident, self.feed), self.settings.batch_size
-        draw = draws(self.task, self.settings, self.epochs, self.idea.recalibrate * batch, self.device)
-        net.train()
-        with torch.no_grad(), self._autocast():
-            for at in range(self.idea.recalibrate):
-                where = slice(at * batch, (at + 1) * batch)
-                some = torch.arange(where.start, where.stop, device=self.device) % len(self.visits)
-                net(self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where)))
-        for each, momentum in zip(norms, held, strict=True):
-            each.momentum = momentum
-
-    def _warn_of_idle_ideas(self) -> None:
-        given = self.settings
-        if given.method == "full":  # trained beside others, with their ideas
-            return
-        for why in idle(self.idea, batch_norms(self.model), given):
-            text = f"{given.method} with the ideas {given.ideas}: part of them does nothing here ({why})"
-            warn(text)
-
-    def _steer(self, growth: float) -> None:
-        """Weight decay, momentum and moving average of an epoch in which a sample stands for ``growth``."""
-        if self.average is not None:
-            self.average.keep = self.idea.weight_average**growth
-        for group in self.optimizer.param_groups:
-            if self.idea.grow_decay:
-                group["weight_decay"] = self.settings.weight_decay * growth
-            if self.idea.shrink_momentum and "momentum" in group:
-                group["momentum"] = self.settings.momentum**growth
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -361,9 +303,10 @@ class Training:
     @torch.no_grad()
     def test(self) -> dict[str, Any]:
         """Loss and metric on the test set, of all samples and of each class."""
-        net: nn.Module = self.model if self.average is None else self.average.module
-        if self.idea.recalibrate:
-            self._recalibrate(net)
+        net = self.trial.to_test(self.model)
+        if self.trial.idea.recalibrate:
+            with self._autocast():
+                self.trial.recalibrate(net, self._some_of_all(self.trial.idea.recalibrate))
         net.eval()
         losses, scores, labels = [], [], []
         for inputs, targets in self.feed.test():
@@ -381,6 +324,15 @@ class Training:
             by_class = [round(100 * value / many, 4) if many else None for value, many in both]
         loss = float(torch.cat(losses).double().mean())
         return {"metric": 100 * float(score.mean()), "test_loss": loss, "class_metric": by_class}
+
+    def _some_of_all(self, count: int) -> Iterator[Tensor]:
+        """So many batches of all data, in their order, with the crops of an epoch that never comes."""
+        feed, batch = cast(Resident, self.feed), self.settings.batch_size
+        draw = draws(self.task, self.settings, self.epochs, count * batch, self.device)
+        for at in range(count):
+            where = slice(at * batch, (at + 1) * batch)
+            some = torch.arange(where.start, where.stop, device=self.device) % len(self.visits)
+            yield self.prepare(feed.batch_of(some, draw.at(where)).inputs, draw.at(where))
 
     # ---- facts -------------------------------------------------------------------------------------------
 
@@ -478,7 +430,7 @@ class Training:
             "data": self.whole.data,
             "choice": None if self.choice is None else asdict(self.choice),
             "model": self.model.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
+            "trial": self.trial.state(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "train_data": self.train_data.state_dict(),
@@ -494,8 +446,7 @@ class Training:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
+        self.trial.load(state.get("trial", {}))
         load_optimizer(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.train_data.load_state_dict(state["train_data"])
