@@ -137,6 +137,9 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
         {"method": "infobatch:class_floor=0.5", **LR, "ideas": "weighted_norm"},
         {"method": "author_tiers:class_floor=0.5", **LR, "ideas": "weighted_norm"},
     ],
+    [
+        {"method": "saving:share=0.41", **LR},
+    ],
 ]
 
 
@@ -166,7 +169,9 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
         {"method": "full", "steps": 1_920},
         {"method": "full", "steps": 1_670},
     ]
-    return grouped({**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}, [changes], seeds)
+    more = [{"method": "saving:share=0.41", **LR}, {"method": "infobatch:ratio=0.63", **LR}]
+    base = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}
+    return grouped(base, [changes, more], seeds)
 
 
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
