@@ -53,7 +53,7 @@ def _figure(key: str, outcome: Outcome, rows: list[CellOutcome]) -> Figure:
         (
             Key(swatch(OURS), "ours"),
             Key(dot(PAPER), "the paper's, where it has a number"),
-            Key(patch(WITHIN), "a line wholly in here is reproduced"),
+            Key(patch(WITHIN), "where the whole line must lie"),
         ),
         href(HEAD, [_line(recipe.name, row) for row in rows]),
     )
