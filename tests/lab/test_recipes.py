@@ -312,6 +312,8 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
               made(recipe, pruned=[89.8])]  # fmt: skip
     found = outcome(recipe, [*made(recipe, full=[90.0, 90.1]), *others])
     assert row(found, "pruned").why == "no seed in common with full"
+    alone = row(outcome(recipe, made(recipe, pruned=[89.8, 89.9])), "pruned")
+    assert (alone.status, alone.why) == ("undecided", "full, which it is held against, was not run")
 
 
 def test_a_saving_must_be_met_too(tmp_path: Path) -> None:

@@ -226,6 +226,8 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     other = found.against(cell)
     if other is not None:
         partners = found.values(other)
+        if not partners:
+            return replace(about, status="undecided", why=f"{other.name}, which it is held against, was not run")
         values = {seed: value for seed, value in values.items() if seed in partners}
         if cell.compare == "factor" and any(not partners[seed] for seed in values):
             return replace(about, status="stand-in" if found.quick else "undecided", why=_without_ratio(other))
