@@ -3,7 +3,8 @@
 little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
 again       what that left open, with other seeds
 crops       the same task with crops and flips, 60 epochs: no net learns it by heart
-optimizers  the same, with AdamW, LARS and LAMB
+parts       the same: Tables 4 and 5 and Figure 3 in little
+optimizers  the first, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
 digits, fashion   every method on small data
@@ -158,6 +159,9 @@ def again(seeds: int = 40) -> Iterator[Settings]:
     return grouped(LITTLE, [changes], range(100, 100 + seeds))
 
 
+CROPS: dict[str, Any] = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}
+
+
 def crops(seeds: int = 20) -> Iterator[Settings]:
     """The little task with crops and flips, twice as long: where a net cannot learn its data by heart."""
     changes: list[dict[str, Any]] = [
@@ -170,8 +174,18 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
         {"method": "full", "steps": 1_670},
     ]
     more = [{"method": "saving:share=0.41", **LR}, {"method": "infobatch:ratio=0.63", **LR}]
-    base = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}
-    return grouped(base, [changes, more], seeds)
+    return grouped(CROPS, [changes, more], seeds)
+
+
+def parts(seeds: int = 10) -> Iterator[Settings]:
+    """Tables 4 and 5 and Figure 3 of the paper in little: what each part adds, where to prune, how far."""
+    groups = [
+        ["infobatch", "infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False"],
+        ["random_star:ratio=0.3", "above_mean", "random:ratio=0.365", "random:ratio=0.18"],
+        [f"infobatch:ratio={ratio}" for ratio in (0.3, 0.4, 0.6, 0.7)],
+        [f"infobatch:delta={delta}" for delta in (0.75, 0.8, 0.9, 0.95)],
+    ]
+    return grouped(CROPS, [[{"method": method} for method in group] for group in groups], seeds)
 
 
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
@@ -323,6 +337,7 @@ QUEUES = {
     "little": little,
     "again": again,
     "crops": crops,
+    "parts": parts,
     "optimizers": optimizers,
     "screen": screen,
     "short": short,
