@@ -110,7 +110,7 @@ class Course:
             facts["number of samples planned so far"] = book.planned
         else:
             facts["number of samples done in it"] = self.before
-            facts["mean of scores"] = repr(float(mean(book.scores)))
+            facts["mean of scores"] = repr(mean(book.scores))
         agree(ranks, facts)
         self.ranks = ranks
 

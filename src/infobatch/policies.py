@@ -223,7 +223,7 @@ class Whole:
         return self.size - int(torch.count_nonzero(torch.isnan(self._scores)))
 
     def mean(self) -> float:
-        return float(mean(self._scores))
+        return mean(self._scores)
 
     def nth(self, n: int) -> float:
         return float(torch.where(torch.isnan(self._scores), torch.inf, self._scores).kthvalue(n).values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -150,19 +151,19 @@ def merge(fresh: Tensor, scores: Tensor) -> int:
     return int(not_finite)
 
 
-def mean(scores: Tensor) -> Tensor:
-    """The mean of the known scores, in double precision; NaN when none is known."""
+def mean(scores: Tensor) -> float:
+    """The mean of the known scores, in double precision; NaN when none is known. One read-back where all are."""
     total = _sum(scores)
-    if not torch.isnan(total):
+    if not math.isnan(total):
         return total / scores.numel()
     known = scores[~torch.isnan(scores)]
-    return _sum(known) / known.numel()
+    return _sum(known) / known.numel() if known.numel() else math.nan
 
 
-def _sum(values: Tensor) -> Tensor:
+def _sum(values: Tensor) -> float:
     if values.device.type == "cpu" and values.numel() > BLOCK:  # a whole-array cast costs more than the sum
-        return torch.stack([block.sum(dtype=torch.float64) for block in torch.split(values, BLOCK)]).sum()
-    return values.sum(dtype=torch.float64)
+        return torch.stack([block.sum(dtype=torch.float64) for block in torch.split(values, BLOCK)]).sum().item()
+    return values.sum(dtype=torch.float64).item()
 
 
 def at_least(bound: float) -> float:

@@ -58,8 +58,8 @@ def noise(plan: Plan, scores: Tensor) -> float:
     some = plan.indices[:SAMPLE]
     weights = plan.table.index_select(0, some).double()
     mass = torch.nan_to_num(scores.index_select(0, some).double().square() * weights, nan=0.0)
-    total = mass.sum()
-    return float((mass * weights).sum() / total / plan.growth) if total > 0 else 1.0
+    total, weighted = torch.stack([mass.sum(), (mass * weights).sum()]).tolist()
+    return float(weighted / total / plan.growth) if total > 0 else 1.0
 
 
 def warn_near_bounds(now: EpochReport) -> bool:
