@@ -238,6 +238,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
         {"method": "random:ratio=0.47", **LR},
     ]
     more: list[dict[str, Any]] = [
+        {"method": "saving:share=0.41", **LR},
         {"method": "random:ratio=0.38", **LR},
         {"method": "full", "steps": 52_200, "lr": 0.075},
         {"method": "full", "steps": 46_200, "lr": 0.085},
