@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 import torch
 import torch.utils.data
 from torch.utils.data import default_collate, default_convert
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
@@ -16,11 +17,43 @@ from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
 from .views import Fetched
 
 
-class Carried(NamedTuple):
-    """A batch on its way from collate to delivery, with its indices beside it."""
+class Carried:
+    """A batch on its way from collate to delivery, with its indices beside it.
 
-    indices: Any
-    batch: Any
+    Nobody but ``Delivery`` should ever meet one. A framework that builds a loader of its own from the parts of ours
+    would hand it to the loop: whatever is then done with it raises, and says what to do.
+    """
+
+    __slots__ = ("batch", "indices")
+
+    def __init__(self, indices: Any, batch: Any) -> None:
+        self.indices = indices
+        self.batch = batch
+
+    def __reduce__(self) -> tuple[type[Carried], tuple[Any, Any]]:
+        return Carried, (self.indices, self.batch)  # from a worker
+
+    def pin_memory(self) -> Carried:
+        return Carried(self.indices, pin_memory(self.batch))  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _refuse(cls, *_: Any) -> NoReturn:
+        raise MisalignedError(
+            message(
+                "the batches of infobatch.DataLoader itself",
+                "one of a loader that was rebuilt from its parts, with the indices still on it",
+                "Keep the loader as it is: it shares out to ranks by itself. With Accelerate call "
+                "infobatch.integrations.accelerate.prepare in the place of accelerator.prepare; elsewhere leave the "
+                "loader out of what the framework prepares.",
+            )
+        )
+
+    __iter__ = __getitem__ = __len__ = __torch_function__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)  # what Python itself looks for
+        self._refuse()
 
 
 class Carry:
@@ -96,7 +129,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return Delivery(self)
+        return Delivery(self, self.lookahead)
 
     def _torch_iter(self) -> Iterator[Carried]:
         return super().__iter__()
@@ -105,9 +138,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 class Delivery:
     """One pass: takes the indices off each batch and tells the pass they belong to."""
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: DataLoader, lookahead: int = 0) -> None:
         self._data: Pruned = loader.dataset  # type: ignore[assignment]
-        self._lookahead = loader.lookahead
+        self._lookahead = lookahead
         self._length = len(loader) if hasattr(loader.batch_sampler or loader.sampler, "__len__") else None
         self._pass: Pass | None = None
         self._before = self._data._course.last

@@ -1,0 +1,88 @@
+"""The indices beside a batch are taken off by our own loader; whoever meets them elsewhere is told what to do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import infobatch
+from infobatch.loader import Carried
+
+SIZE, BATCH = 40, 8
+
+
+def make() -> tuple[infobatch.InfoBatch, infobatch.DataLoader]:
+    train = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE, 3), torch.arange(SIZE)), 3, delta=1.0)
+    return train, infobatch.DataLoader(train, batch_size=BATCH)
+
+
+def rebuilt(loader: Any, **options: Any) -> Any:
+    """As frameworks do it: a loader of torch's, from the parts of ours."""
+    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, **options)
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "unpack": lambda batch: tuple(batch),
+    "two names": lambda batch: [x for x, y in [batch]],
+    "index": lambda batch: batch[0],
+    "key": lambda batch: batch["input_ids"],
+    "length": lambda batch: len(batch),
+    "truth": lambda batch: bool(batch),
+    "member": lambda batch: 0 in batch,
+    "move": lambda batch: batch.to("cpu"),
+    "asked whether it moves": lambda batch: hasattr(batch, "to"),
+    "keywords": lambda batch: dict(**batch),
+    "attribute": lambda batch: batch.input_ids,
+    "function": lambda batch: torch.relu(batch),
+    "model": lambda batch: torch.nn.Linear(3, 1)(batch),
+    "arithmetic": lambda batch: torch.ones(3) * batch,
+}
+
+
+@pytest.mark.parametrize(("use", "workers"), [*((use, 0) for use in USES), ("two names", 1), ("key", 1)])
+def test_a_batch_with_its_indices_on_refuses(use: str, workers: int) -> None:
+    _, loader = make()
+    for batch in rebuilt(loader, num_workers=workers):
+        with pytest.raises(infobatch.MisalignedError, match=r"rebuilt.*integrations\.accelerate\.prepare"):
+            USES[use](batch)
+        break
+
+
+@pytest.mark.parametrize("again", [lambda carried: pickle.loads(pickle.dumps(carried)), copy.copy, copy.deepcopy])
+def test_it_travels(again: Callable[[Carried], Carried]) -> None:
+    came = again(Carried(array("q", [3, 1]), {"x": torch.ones(2)}))
+    assert came.indices == array("q", [3, 1])
+    assert torch.equal(came.batch["x"], torch.ones(2))
+
+
+class Pinned:
+    def __init__(self, pinned: bool = False) -> None:
+        self.pinned = pinned
+
+    def pin_memory(self) -> Pinned:
+        return Pinned(True)
+
+
+def test_its_batch_is_pinned_and_its_indices_are_left_alone() -> None:
+    indices = array("q", [3, 1])
+    came = Carried(indices, {"x": Pinned(), "rest": [Pinned()]}).pin_memory()
+    assert came.indices is indices
+    assert came.batch["x"].pinned
+    assert came.batch["rest"][0].pinned
+
+
+def test_the_same_loader_works_afterwards() -> None:
+    """A look through a rebuilt loader takes nothing away."""
+    train, loader = make()
+    next(iter(rebuilt(loader)))
+    for _ in range(3):
+        for _x, ids in loader:
+            train.update(ids.float())
+    assert torch.equal(train.scores, torch.arange(SIZE).float())
