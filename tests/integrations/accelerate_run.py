@@ -1,0 +1,224 @@
+"""One small training, by a plain loop and under Accelerate, for the tests to hold against each other.
+
+Imported by the tests for one process; started by torchrun for two, it performs them and writes what came of each.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import infobatch
+from infobatch.integrations.accelerate import prepare
+
+SIZE, EPOCHS, BATCH = 101, 8, 6
+
+
+@dataclass(frozen=True)
+class Run:
+    accumulate: int = 1
+    paced: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the loader."""
+    ragged: bool = False
+    """Batches of a batch sampler that knows no length."""
+    save: tuple[int, int] | None = None
+    """(epoch, step) to save at and stop."""
+    folder: str = ""
+    load: bool = False
+    within: Callable[[Any], None] | None = None
+    """Called in the middle of each epoch."""
+
+
+class Ragged:
+    """Batches of changing size, and nobody knows how many."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in self.sampler:
+            batch.append(index)
+            if len(batch) >= 3 + index % 5:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+
+class Parts:
+    """Everything a training needs, the same in every run."""
+
+    def __init__(self, run: Run) -> None:
+        self.ragged = run.ragged
+        noise = torch.Generator().manual_seed(7)
+        x = torch.randn(SIZE, 4, generator=noise)
+        y = (x.sum(1, keepdim=True) + 0.3 * torch.randn(SIZE, 1, generator=noise)).sin()
+        data: Dataset[Any] = TensorDataset(x, y)
+        self.train = infobatch.InfoBatch(data, EPOCHS, delta=0.75, seed=3)
+        torch.manual_seed(0)
+        self.model: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=0.02)
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        batch = BATCH // world
+        self.steps = math.ceil(math.ceil(math.ceil(SIZE / world) / batch) / run.accumulate)
+        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, EPOCHS * self.steps)
+        self.scheduler: Any = infobatch.pace(self.cosine, self.train, self.steps) if run.paced else None
+        if run.ragged:
+            self.loader: Any = infobatch.DataLoader(self.train, batch_sampler=Ragged(self.train.sampler))
+        else:
+            self.loader = infobatch.DataLoader(self.train, batch_size=batch, **run.options)
+        self.log: list[dict[str, Any]] = []
+
+    def losses(self, batch: Any) -> torch.Tensor:
+        x, y = batch
+        return (self.model(x) - y).square().squeeze(1)
+
+    def length(self) -> int | None:
+        return None if self.ragged else len(self.loader)
+
+    def note(self, epoch: int) -> dict[str, Any]:
+        if not self.log or self.log[-1]["epoch"] != epoch:
+            self.log.append({"epoch": epoch, "batches": [], "rates": [], "length": self.length(), "now": []})
+        return self.log[-1]
+
+    def result(self) -> dict[str, Any]:
+        scores = self.train.scores
+        model = getattr(self.model, "module", self.model)
+        return {
+            "scores": scores,
+            "history": [asdict(report) for report in self.train.history],
+            "model": {name: value.clone() for name, value in model.state_dict().items()},
+            "ends": self.cosine.last_epoch,
+            "log": self.log,
+        }
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """The loop of the README; gradients are accumulated by hand, up to the end of each epoch."""
+    parts = Parts(run)
+    if dist.is_initialized():
+        parts.model = DistributedDataParallel(parts.model)
+    for epoch in range(EPOCHS):
+        note = parts.note(epoch)
+        for number, batch in enumerate(parts.loader, 1):
+            sync = number % run.accumulate == 0 or number == parts.length()
+            with nullcontext() if sync or not dist.is_initialized() else parts.model.no_sync():
+                loss = parts.train.update(parts.losses(batch))
+                (loss / run.accumulate).backward()
+            note["batches"].append(batch[0])
+            if sync:
+                parts.optimizer.step()
+                parts.optimizer.zero_grad()
+                if parts.scheduler is not None:
+                    parts.scheduler.step()
+                note["rates"].append(parts.optimizer.param_groups[0]["lr"])
+    return parts.result()
+
+
+def accelerated(run: Run) -> dict[str, Any]:
+    """The same under Accelerate, as its own documentation writes a loop."""
+    parts, accelerator = Parts(run), Accelerator(cpu=True, gradient_accumulation_steps=run.accumulate)
+    parts.model, parts.optimizer, parts.loader = prepare(accelerator, parts.model, parts.optimizer, parts.loader)
+    if parts.scheduler is not None:
+        parts.scheduler = prepare(accelerator, parts.scheduler)
+    if run.load:
+        accelerator.load_state(run.folder)
+    held_out = accelerator.prepare(DataLoader(TensorDataset(torch.ones(12, 4), torch.ones(12, 1)), batch_size=2))
+    for epoch in range(parts.train.epoch, EPOCHS):
+        note = parts.note(epoch)
+        for step, batch in enumerate(parts.loader):
+            with accelerator.accumulate(parts.model):
+                accelerator.backward(parts.train.update(parts.losses(batch)))
+                parts.optimizer.step()
+                if parts.scheduler is not None:
+                    parts.scheduler.step()
+                parts.optimizer.zero_grad()
+            note["batches"].append(batch[0])
+            note["now"].append(parts.length())
+            if accelerator.sync_gradients:
+                note["rates"].append(parts.optimizer.param_groups[0]["lr"])
+            if step == 1 and run.within is not None:
+                run.within(held_out)
+            if run.save == (epoch, step):
+                accelerator.save_state(run.folder)
+                return {}
+        note["left over"] = any(weight.grad is not None for weight in parts.model.parameters())
+        with torch.no_grad():
+            note["validated"] = sum(len(parts.losses(batch)) for batch in held_out)
+    return parts.result()
+
+
+def start_anew() -> None:
+    """Accelerate's state is shared by all of a process; a new process would have none."""
+    AcceleratorState._reset_state(reset_partial_state=not dist.is_initialized())
+    GradientState._reset_state()
+
+
+def refusal(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except infobatch.InputError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def refusals() -> dict[str, str]:
+    """What only more than one process can do wrong."""
+    said = {}
+    parts, accelerator = Parts(Run()), Accelerator(cpu=True)
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    parts.train.group = alone
+    said["group"] = refusal(lambda: prepare(accelerator, parts.loader))
+    data = TensorDataset(torch.rand(8, 1))
+    apart = infobatch.DataLoader(infobatch.InfoBatch(data, 8, shard_scores=True), batch_size=2)
+    said["shards"] = refusal(lambda: prepare(accelerator, apart))
+    far = infobatch.pace(parts.cosine, parts.train, 2 * parts.steps)
+    parts.train.group = None
+    said["steps"] = refusal(lambda: prepare(accelerator, parts.loader, far))
+    start_anew()
+    split = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    said["split"] = refusal(lambda: prepare(split, parts.loader))
+    start_anew()
+    return said
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    Accelerator(cpu=True)  # makes the process group
+    rank = dist.get_rank()
+    results: dict[str, Any] = {}
+    for accumulate in (1, 4):
+        run = Run(accumulate)
+        start_anew()
+        results[f"accelerated {accumulate}"] = accelerated(run)
+        results[f"plain {accumulate}"] = plain(run)
+    start_anew()
+    accelerated(Run(4, save=(3, 3), folder=str(out / "state")))
+    start_anew()
+    results["resumed"] = accelerated(Run(4, folder=str(out / "state"), load=True))
+    start_anew()
+    results["refusals"] = refusals()
+    torch.save(results, out / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

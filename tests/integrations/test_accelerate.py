@@ -1,0 +1,320 @@
+"""Accelerate: the same training as the plain loop, whatever it does to loaders, gradients and schedulers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import infobatch
+
+pytest.importorskip("accelerate")
+
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration, DistributedType, GradientAccumulationPlugin
+
+from infobatch.integrations.accelerate import prepare
+
+sys.path.insert(0, str(Path(__file__).parent))
+from accelerate_run import BATCH, EPOCHS, SIZE, Parts, Run, accelerated, plain, start_anew
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    start_anew()
+    yield
+    start_anew()
+    torch.set_num_threads(threads)
+
+
+def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
+    assert here["history"] == there["history"]
+    assert torch.equal(here["scores"], there["scores"])
+    for name, value in here["model"].items():
+        assert torch.equal(value, there["model"][name]), name
+    assert here["ends"] == there["ends"]
+    for mine, other in zip(here["log"], there["log"], strict=True):
+        assert mine["epoch"] == other["epoch"]
+        assert mine["rates"] == other["rates"]
+        assert len(mine["batches"]) == len(other["batches"])
+        assert all(torch.equal(one, two) for one, two in zip(mine["batches"], other["batches"], strict=True))
+
+
+# ---- the same training ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(),
+        Run(paced=False),
+        Run(accumulate=4),
+        Run(accumulate=4, options={"num_workers": 2, "persistent_workers": True}),
+        Run(options={"drop_last": True}, paced=False),
+        Run(ragged=True, paced=False),
+    ],
+    ids=["paced", "loss", "accumulated", "workers", "drop_last", "ragged"],
+)
+def test_it_is_the_plain_loop(run: Run) -> None:
+    ours = accelerated(run)
+    assert_same(ours, plain(run))
+    assert all(note["validated"] == 12 for note in ours["log"])
+    assert not any(note["left over"] for note in ours["log"])
+    assert len({report["kept"] for report in ours["history"]}) > 2
+
+
+def test_every_epoch_has_its_own_length_and_the_last_ones_are_whole() -> None:
+    log = accelerated(Run())["log"]
+    full = -(-SIZE // BATCH)
+    assert [len(note["batches"]) for note in log] == [note["length"] for note in log]
+    assert all(set(note["now"]) == {note["length"]} for note in log)  # also in the last batch, after its update
+    assert min(note["length"] for note in log) < full
+    assert log[0]["length"] == log[-1]["length"] == log[-2]["length"] == full
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_the_scheduler_ends_where_the_full_run_would(accumulate: int) -> None:
+    run = Run(accumulate)
+    ours = accelerated(run)
+    assert ours["ends"] == EPOCHS * Parts(run).steps
+    assert ours["log"][-1]["rates"][-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_without_a_length_an_accumulation_still_ends_with_its_epoch() -> None:
+    ours = accelerated(Run(accumulate=4, ragged=True, paced=False))
+    assert not any(note["left over"] for note in ours["log"])
+    assert all(len(note["rates"]) == -(-len(note["batches"]) // 4) for note in ours["log"])
+
+
+def left_in_the_middle(held_out: Any) -> None:
+    for _ in held_out:
+        break
+
+
+def test_a_validation_inside_the_epoch_that_is_left_in_the_middle() -> None:
+    run = Run(accumulate=4, within=left_in_the_middle)
+    ours = accelerated(run)
+    assert not any(note["left over"] for note in ours["log"])
+    assert_same(ours, plain(run))
+
+
+def test_a_break_leaves_nothing_behind() -> None:
+    parts, accelerator = Parts(Run(paced=False)), Accelerator(cpu=True)
+    loader = prepare(accelerator, parts.loader)
+    for _ in range(2):
+        for batch in loader:
+            assert accelerator.gradient_state.active_dataloader is loader
+            parts.train.update(parts.losses(batch))
+            break
+        assert not accelerator.gradient_state.in_dataloader
+    assert parts.train.epoch == 1
+    assert parts.train.history[0].kept == SIZE
+
+
+# ---- stop and go on ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [(0, 0), (0, 16), (2, 3), (5, 7), (7, 2)])
+def test_saved_anywhere_and_resumed_there(stop: tuple[int, int], tmp_path: Path) -> None:
+    whole = accelerated(Run())
+    start_anew()
+    assert accelerated(Run(save=stop, folder=str(tmp_path))) == {}
+    start_anew()
+    resumed = accelerated(Run(folder=str(tmp_path), load=True))
+    first = resumed["log"][0]
+    done = [note for note in whole["log"] if note["epoch"] < first["epoch"]]
+    already = len(whole["log"][len(done)]["batches"]) - len(first["batches"])
+    before = {key: whole["log"][len(done)][key][:already] for key in ("batches", "rates")}
+    resumed["log"] = [*done, {**first, **{key: before[key] + first[key] for key in before}}, *resumed["log"][1:]]
+    assert_same(resumed, whole)
+    assert (first["epoch"], already) == ((1, 0) if stop == (0, 16) else (stop[0], stop[1] + 1))
+
+
+def test_an_accumulation_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    whole = accelerated(Run(4))
+    start_anew()
+    accelerated(Run(4, save=(2, 3), folder=str(tmp_path)))
+    start_anew()
+    resumed = accelerated(Run(4, folder=str(tmp_path), load=True))
+    assert_same({**resumed, "log": []}, {**whole, "log": []})
+
+
+def test_what_was_written_is_plain(tmp_path: Path) -> None:
+    accelerated(Run(save=(2, 3), folder=str(tmp_path)))
+    state, paced = (infobatch.load(tmp_path / f"custom_checkpoint_{number}.pkl") for number in range(2))
+    parts = Parts(Run())
+    parts.train.load_state_dict(state)
+    parts.scheduler.load_state_dict(paced)
+    assert parts.train.progress[:2] == (2, 4 * BATCH)
+
+
+# ---- where batches go ----------------------------------------------------------------------------------------
+
+
+class Parcel:
+    def __init__(self, samples: Any) -> None:
+        self.x = torch.stack([x for x, _ in samples])
+        self.sent: Any = None
+
+    def to(self, device: Any, non_blocking: bool = False) -> Parcel:
+        self.sent = (device, non_blocking)
+        return self
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("non_blocking", [True, False])
+def test_batches_go_to_the_device(placed: bool, non_blocking: bool) -> None:
+    train = Parts(Run()).train
+    loader = infobatch.DataLoader(train, batch_size=20, collate_fn=Parcel)
+    config = DataLoaderConfiguration(non_blocking=non_blocking)
+    accelerator = Accelerator(cpu=True, device_placement=placed, dataloader_config=config)
+    sent = []
+    for parcel in prepare(accelerator, loader):
+        train.update(parcel.x.sum(1))
+        sent.append(parcel.sent)
+    assert sent == [(torch.device("cpu"), non_blocking) if placed else None] * 6
+
+
+def test_order_and_number_are_kept() -> None:
+    parts, accelerator = Parts(Run()), Accelerator(cpu=True)
+    test = DataLoader(TensorDataset(torch.ones(4)))
+    back = prepare(accelerator, parts.loader, parts.model, parts.scheduler, parts.optimizer, test)
+    assert len(back) == 5
+    assert back[1] is parts.model
+    assert back[0].dataset is parts.train
+    assert back[2].get_last_lr() == [0.02]
+    assert back[3].optimizer is parts.optimizer
+    assert prepare(accelerator, *back) == back
+    assert prepare(accelerator, back[0]) is back[0]
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+
+def refused(text: str) -> Any:
+    return pytest.raises(infobatch.InputError, match=text)
+
+
+def test_accelerators_own_prepare_is_named_with_the_remedy() -> None:
+    loader = Accelerator(cpu=True).prepare(Parts(Run()).loader)
+    with pytest.raises(infobatch.MisalignedError, match=r"integrations\.accelerate\.prepare"):
+        next(iter(loader))
+
+
+def test_torchs_loader_is_refused() -> None:
+    train, accelerator = Parts(Run()).train, Accelerator(cpu=True)
+    with refused(r"infobatch\.DataLoader"):
+        prepare(accelerator, DataLoader(train, batch_size=4, sampler=train.sampler))
+    batches = torch.utils.data.BatchSampler(train.sampler, 4, False)
+    with refused(r"infobatch\.DataLoader"):
+        prepare(accelerator, DataLoader(train, batch_sampler=batches))
+    prepare(accelerator, DataLoader(train.full(), batch_size=4))
+
+
+def test_batches_must_not_be_skipped() -> None:
+    accelerator = Accelerator(cpu=True)
+    loader = prepare(accelerator, Parts(Run()).loader)
+    with refused("skip_first_batches"):
+        skip_first_batches(loader, 2)
+    with refused("skip_first_batches"):
+        accelerator.skip_first_batches(loader, 2)
+
+
+def test_one_who_reads_ahead_as_well_is_refused() -> None:
+    with refused("lookahead=0"):
+        prepare(Accelerator(cpu=True), infobatch.DataLoader(Parts(Run()).train, lookahead=1))
+
+
+def test_shared_out_batches_are_refused() -> None:
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    with refused("dispatch_batches"):
+        prepare(accelerator, Parts(Run()).loader)
+
+
+@pytest.mark.parametrize("kind", [DistributedType.XLA, DistributedType.MEGATRON_LM])
+def test_foreign_ways_to_load_are_refused(kind: Any) -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.distributed_type = kind
+    with refused(str(kind.value)):
+        prepare(accelerator, Parts(Run()).loader)
+
+
+def test_the_accelerator_comes_first() -> None:
+    parts = Parts(Run())
+    with refused("Accelerator first; got Sequential"):
+        prepare(parts.model, parts.loader)
+
+
+def test_a_scheduler_and_what_paces_it_are_refused() -> None:
+    parts = Parts(Run())
+    with refused("a scheduler once"):
+        prepare(Accelerator(cpu=True), parts.cosine, parts.scheduler)
+
+
+def test_more_steps_than_there_are_is_refused() -> None:
+    parts = Parts(Run())
+    for steps, accumulate, whole in [(17, 1, True), (17, 4, False), (5, 4, True), (1, 4, True)]:
+        start_anew()
+        plugin = GradientAccumulationPlugin(accumulate, sync_with_dataloader=whole)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
+        prepare(accelerator, parts.loader, infobatch.pace(parts.cosine, parts.train, steps))
+        if whole and steps > 1:
+            with refused(f"one process, {steps}; got {steps + 1}"):
+                prepare(accelerator, parts.loader, infobatch.pace(parts.cosine, parts.train, steps + 1))
+
+
+def test_a_batch_left_out_is_seen_at_the_next_update() -> None:
+    parts = Parts(Run())
+    batches = iter(prepare(Accelerator(cpu=True), parts.loader))
+    next(batches)
+    with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
+        parts.train.update(parts.losses(next(batches)))
+
+
+def test_two_updates_for_a_batch_are_seen() -> None:
+    parts = Parts(Run())
+    batch = next(batches := iter(prepare(Accelerator(cpu=True), parts.loader)))
+    parts.train.update(parts.losses(batch))
+    with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
+        parts.train.update(parts.losses(batch))
+    del batches
+
+
+# ---- two processes -------------------------------------------------------------------------------------------
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("accelerate_run.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, tmp_path],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for results in ranks:
+        for accumulate in (1, 4):
+            assert_same(results[f"accelerated {accumulate}"], results[f"plain {accumulate}"])
+        whole, resumed = results["accelerated 4"], results["resumed"]
+        assert_same({**resumed, "log": []}, {**whole, "log": []})
+        said = results["refusals"]
+        assert "the 2 process(es)" in said["group"]
+        assert "shard_scores" in said["shards"]
+        assert "steps_per_epoch" in said["steps"]
+        assert "split_batches" in said["split"]
+    for epoch in range(EPOCHS):  # each sample once, but for the one that makes the parts equally long
+        mine, other = (torch.cat(results["accelerated 1"]["log"][epoch]["batches"]) for results in ranks)
+        kept = ranks[0]["accelerated 1"]["history"][epoch]["kept"]
+        assert len(mine) == len(other) == -(-kept // 2)
+        assert len(torch.cat([mine, other]).unique(dim=0)) == kept
