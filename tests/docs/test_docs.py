@@ -45,7 +45,12 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     namespace: dict[str, object] = {"__name__": name}
     for line, code in blocks(page.read_text()):
         # empty lines in front, so that a traceback names the line of the page
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        try:
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        except ModuleNotFoundError as error:
+            if page.parent.name == "frameworks" and not (error.name or "").startswith("infobatch"):
+                pytest.skip(f"needs {error.name}")
+            raise
 
 
 @pytest.mark.parametrize("name", modules())
