@@ -31,7 +31,9 @@ SIZE, EPOCHS, BATCH = 101, 8, 6
 @dataclass(frozen=True)
 class Run:
     accumulate: int = 1
-    paced: bool = True
+    paced: str = "scheduler"
+    """What is: the scheduler, the optimizer, or nothing."""
+    precision: str = "no"
     options: dict[str, Any] = field(default_factory=dict)
     """Of the loader."""
     ragged: bool = False
@@ -78,16 +80,19 @@ class Parts:
         batch = BATCH // world
         self.steps = math.ceil(math.ceil(math.ceil(SIZE / world) / batch) / run.accumulate)
         self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, EPOCHS * self.steps)
-        self.scheduler: Any = infobatch.pace(self.cosine, self.train, self.steps) if run.paced else None
+        self.scheduler: Any = None
+        if run.paced == "scheduler":
+            self.scheduler = infobatch.pace(self.cosine, self.train, self.steps)
+        elif run.paced == "optimizer":
+            self.scheduler = infobatch.pace(self.optimizer, self.train)
         if run.ragged:
             self.loader: Any = infobatch.DataLoader(self.train, batch_sampler=Ragged(self.train.sampler))
         else:
             self.loader = infobatch.DataLoader(self.train, batch_size=batch, **run.options)
         self.log: list[dict[str, Any]] = []
 
-    def losses(self, batch: Any) -> torch.Tensor:
-        x, y = batch
-        return (self.model(x) - y).square().squeeze(1)
+    def losses(self, predicted: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (predicted.float() - batch[1]).square().squeeze(1)
 
     def length(self) -> int | None:
         return None if self.ragged else len(self.loader)
@@ -119,7 +124,9 @@ def plain(run: Run) -> dict[str, Any]:
         for number, batch in enumerate(parts.loader, 1):
             sync = number % run.accumulate == 0 or number == parts.length()
             with nullcontext() if sync or not dist.is_initialized() else parts.model.no_sync():
-                loss = parts.train.update(parts.losses(batch))
+                with torch.autocast("cpu", torch.bfloat16, enabled=run.precision == "bf16"):
+                    predicted = parts.model(batch[0])
+                loss = parts.train.update(parts.losses(predicted, batch))
                 (loss / run.accumulate).backward()
             note["batches"].append(batch[0])
             if sync:
@@ -133,7 +140,8 @@ def plain(run: Run) -> dict[str, Any]:
 
 def accelerated(run: Run) -> dict[str, Any]:
     """The same under Accelerate, as its own documentation writes a loop."""
-    parts, accelerator = Parts(run), Accelerator(cpu=True, gradient_accumulation_steps=run.accumulate)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=run.accumulate, mixed_precision=run.precision)
+    parts = Parts(run)
     parts.model, parts.optimizer, parts.loader = prepare(accelerator, parts.model, parts.optimizer, parts.loader)
     if parts.scheduler is not None:
         parts.scheduler = prepare(accelerator, parts.scheduler)
@@ -144,7 +152,7 @@ def accelerated(run: Run) -> dict[str, Any]:
         note = parts.note(epoch)
         for step, batch in enumerate(parts.loader):
             with accelerator.accumulate(parts.model):
-                accelerator.backward(parts.train.update(parts.losses(batch)))
+                accelerator.backward(parts.train.update(parts.losses(parts.model(batch[0]), batch)))
                 parts.optimizer.step()
                 if parts.scheduler is not None:
                     parts.scheduler.step()
@@ -160,7 +168,7 @@ def accelerated(run: Run) -> dict[str, Any]:
                 return {}
         note["left over"] = any(weight.grad is not None for weight in parts.model.parameters())
         with torch.no_grad():
-            note["validated"] = sum(len(parts.losses(batch)) for batch in held_out)
+            note["validated"] = sum(len(parts.model(x)) for x, _ in held_out)
     return parts.result()
 
 
@@ -198,6 +206,14 @@ def refusals() -> dict[str, str]:
     return said
 
 
+def in_step() -> float:
+    """A random number, where Accelerate was asked to keep random numbers in step over the processes."""
+    loader = prepare(Accelerator(cpu=True, rng_types=["torch", "generator"]), Parts(Run(paced="")).loader)
+    torch.manual_seed(dist.get_rank())
+    next(iter(loader))
+    return torch.rand(()).item()
+
+
 def main() -> None:
     out = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -215,6 +231,7 @@ def main() -> None:
     results["resumed"] = accelerated(Run(4, folder=str(out / "state"), load=True))
     start_anew()
     results["refusals"] = refusals()
+    results["random"] = in_step()
     torch.save(results, out / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

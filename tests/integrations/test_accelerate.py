@@ -56,13 +56,15 @@ def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
     "run",
     [
         Run(),
-        Run(paced=False),
+        Run(paced=""),
+        Run(paced="optimizer"),
+        Run(precision="bf16"),
         Run(accumulate=4),
         Run(accumulate=4, options={"num_workers": 2, "persistent_workers": True}),
-        Run(options={"drop_last": True}, paced=False),
-        Run(ragged=True, paced=False),
+        Run(options={"drop_last": True}, paced=""),
+        Run(ragged=True, paced=""),
     ],
-    ids=["paced", "loss", "accumulated", "workers", "drop_last", "ragged"],
+    ids=["paced", "loss", "optimizer", "bf16", "accumulated", "workers", "drop_last", "ragged"],
 )
 def test_it_is_the_plain_loop(run: Run) -> None:
     ours = accelerated(run)
@@ -89,8 +91,23 @@ def test_the_scheduler_ends_where_the_full_run_would(accumulate: int) -> None:
     assert ours["log"][-1]["rates"][-1] == pytest.approx(0, abs=1e-9)
 
 
+def test_the_scheduler_waits_for_an_optimizer_that_overflowed() -> None:
+    parts = Parts(Run())
+    optimizer, scheduler = prepare(Accelerator(cpu=True), parts.optimizer, parts.scheduler)
+    for batch in parts.loader:
+        parts.train.update(parts.losses(batch[1], batch))
+        parts.optimizer.step()
+        break
+    optimizer._is_overflow = True  # as the scaler of half precision leaves it
+    scheduler.step()
+    assert parts.cosine.last_epoch == 0
+    optimizer._is_overflow = False
+    scheduler.step()
+    assert parts.cosine.last_epoch == 1
+
+
 def test_without_a_length_an_accumulation_still_ends_with_its_epoch() -> None:
-    ours = accelerated(Run(accumulate=4, ragged=True, paced=False))
+    ours = accelerated(Run(accumulate=4, ragged=True, paced=""))
     assert not any(note["left over"] for note in ours["log"])
     assert all(len(note["rates"]) == -(-len(note["batches"]) // 4) for note in ours["log"])
 
@@ -108,12 +125,12 @@ def test_a_validation_inside_the_epoch_that_is_left_in_the_middle() -> None:
 
 
 def test_a_break_leaves_nothing_behind() -> None:
-    parts, accelerator = Parts(Run(paced=False)), Accelerator(cpu=True)
+    parts, accelerator = Parts(Run(paced="")), Accelerator(cpu=True)
     loader = prepare(accelerator, parts.loader)
     for _ in range(2):
         for batch in loader:
             assert accelerator.gradient_state.active_dataloader is loader
-            parts.train.update(parts.losses(batch))
+            parts.train.update(parts.losses(batch[1], batch))
             break
         assert not accelerator.gradient_state.in_dataloader
     assert parts.train.epoch == 1
@@ -123,13 +140,24 @@ def test_a_break_leaves_nothing_behind() -> None:
 # ---- stop and go on ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [(0, 0), (0, 16), (2, 3), (5, 7), (7, 2)])
-def test_saved_anywhere_and_resumed_there(stop: tuple[int, int], tmp_path: Path) -> None:
-    whole = accelerated(Run())
+@pytest.mark.parametrize(
+    ("stop", "paced"),
+    [
+        ((0, 0), "scheduler"),
+        ((0, 16), "scheduler"),
+        ((2, 3), "scheduler"),
+        ((2, 3), "optimizer"),
+        ((2, 3), ""),
+        ((5, 7), "scheduler"),
+        ((7, 2), "scheduler"),
+    ],
+)
+def test_saved_anywhere_and_resumed_there(stop: tuple[int, int], paced: str, tmp_path: Path) -> None:
+    whole = accelerated(Run(paced=paced))
     start_anew()
-    assert accelerated(Run(save=stop, folder=str(tmp_path))) == {}
+    assert accelerated(Run(paced=paced, save=stop, folder=str(tmp_path))) == {}
     start_anew()
-    resumed = accelerated(Run(folder=str(tmp_path), load=True))
+    resumed = accelerated(Run(paced=paced, folder=str(tmp_path), load=True))
     first = resumed["log"][0]
     done = [note for note in whole["log"] if note["epoch"] < first["epoch"]]
     already = len(whole["log"][len(done)]["batches"]) - len(first["batches"])
@@ -276,16 +304,17 @@ def test_a_batch_left_out_is_seen_at_the_next_update() -> None:
     parts = Parts(Run())
     batches = iter(prepare(Accelerator(cpu=True), parts.loader))
     next(batches)
+    batch = next(batches)
     with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
-        parts.train.update(parts.losses(next(batches)))
+        parts.train.update(parts.losses(batch[1], batch))
 
 
 def test_two_updates_for_a_batch_are_seen() -> None:
     parts = Parts(Run())
     batch = next(batches := iter(prepare(Accelerator(cpu=True), parts.loader)))
-    parts.train.update(parts.losses(batch))
+    parts.train.update(parts.losses(batch[1], batch))
     with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
-        parts.train.update(parts.losses(batch))
+        parts.train.update(parts.losses(batch[1], batch))
     del batches
 
 
@@ -313,6 +342,7 @@ def test_two_processes(tmp_path: Path) -> None:
         assert "shard_scores" in said["shards"]
         assert "steps_per_epoch" in said["steps"]
         assert "split_batches" in said["split"]
+    assert ranks[0]["random"] == ranks[1]["random"]
     for epoch in range(EPOCHS):  # each sample once, but for the one that makes the parts equally long
         mine, other = (torch.cat(results["accelerated 1"]["log"][epoch]["batches"]) for results in ranks)
         kept = ranks[0]["accelerated 1"]["history"][epoch]["kept"]

@@ -124,8 +124,6 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
             )
         )
 
-    batch_sampler = sampler
-
     def _placed(self, batch: Any) -> Any:
         if self.device is None:
             return batch
