@@ -42,8 +42,8 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     3
 
     An ``infobatch.DataLoader`` comes back as one that moves its batches to the accelerator's device, and what
-    ``infobatch.pace`` returned as one that steps where the optimizer does; its data and it are registered for
-    ``save_state`` and ``load_state``. All the rest goes to ``accelerator.prepare``.
+    ``infobatch.pace`` returned as one that steps where the optimizer does. Both the training data and what is paced
+    are registered for ``save_state`` and ``load_state``. All the rest goes to ``accelerator.prepare``.
     """
     if not isinstance(accelerator, Accelerator):
         remedy = "The order is prepare(accelerator, model, optimizer, loader)."
@@ -60,9 +60,8 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
 
     made = accelerator.prepare(*rest) if rest else ()
     theirs = iter((made,) if len(rest) == 1 else made)
-    ours = {id(one): Loader(accelerator, one) for one in loaders} | {
-        id(one): Scheduler(accelerator, one) for one in paced
-    }
+    ours: dict[int, Any] = {id(one): Loader(accelerator, one) for one in loaders}
+    ours |= {id(one): Scheduler(accelerator, one) for one in paced}
     data = {id(one.dataset): one.dataset for one in loaders}
     accelerator.register_for_checkpointing(*data.values(), *paced)
     result = tuple(ours[id(one)] if id(one) in ours else next(theirs) for one in objects)
@@ -152,7 +151,7 @@ class Scheduler:
 def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
     train_data: Any = loader.dataset
     if accelerator.distributed_type in (DistributedType.XLA, DistributedType.MEGATRON_LM):
-        remedy = "These load data in their own way."
+        remedy = "That one loads data in its own way; train without Accelerate there, or without pruning."
         raise InputError(message("ranks of torch.distributed", str(accelerator.distributed_type.value), remedy))
     if loader.lookahead:
         remedy = "Make the loader without: a loop that reads ahead cannot be told which batch ends the epoch."
@@ -164,12 +163,11 @@ def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
     spread = accelerator.parallelism_config
     sharing, world = find(train_data.group).world, spread.data_parallel_size if spread else accelerator.num_processes
     if sharing != world:
-        remedy = "Pass the group of the data-parallel ranks: InfoBatch(..., group=mesh['dp'].get_group())."
-        raise InputError(
-            message(f"the {world} process(es) that load different data to share the plan", str(sharing), remedy)
-        )
+        expected = f"the {world} process(es) that load different data to share the plan"
+        remedy = "Pass their group: InfoBatch(..., group=accelerator.torch_device_mesh['dp'].get_group())."
+        raise InputError(message(expected, str(sharing), remedy))
     if train_data.shard_scores and world > 1:
-        remedy = "save_state would write the first rank's part alone; scores in one table are on every rank."
+        remedy = "Leave it out: save_state writes what one process has, and that would be its part alone."
         raise InputError(message("scores in one table", "shard_scores=True", remedy))
 
 
