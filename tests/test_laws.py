@@ -60,30 +60,20 @@ def test_asking_any_number_of_times_changes_nothing(stock: bool) -> None:
     assert trails[0] == trails[1]
 
 
-def test_a_training_leaves_global_random_state_alone() -> None:
-    numpy = pytest.importorskip("numpy")
+def test_a_length_is_of_the_coming_epoch_where_workers_persist_and_samples_are_named() -> None:
     train_data = a_run()
-    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    options: Any = {"num_workers": 1, "persistent_workers": True}
+    loader = torch.utils.data.DataLoader(train_data, batch_size=7, sampler=train_data.sampler, **options)
+    lengths = []
     for _ in range(6):
-        for indices in train_data.plan().indices.split(9):
-            train_data.update(skewed()[indices], indices)
-        train_data.sampler.__iter__()
-        ask(train_data)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert before[1] == random.getstate()
-    assert before[2] == numpy.random.get_state()[1].tolist()
-
-
-def test_plans_do_not_read_global_random_state() -> None:
-    plans = []
-    for seed in (1, 2):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            train_data = a_run(seed=5)
-            for x, _ in infobatch.DataLoader(train_data, batch_size=9):
-                train_data.update(x)
-            plans.append(train_data.plan().indices.tolist())
-    assert plans[0] == plans[1]
+        lengths.append(len(loader))
+        batches = iter(loader)
+        for _ in range(lengths[-1]):
+            x, z = next(batches)
+            train_data.update(x, z)
+    assert train_data.epoch == 6
+    assert lengths == [-(-report.kept // 7) for report in train_data.history]
+    assert len(set(lengths)) > 1
 
 
 # ---- scores hold still inside an epoch -----------------------------------------------------------------------

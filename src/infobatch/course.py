@@ -79,6 +79,16 @@ class Course:
         left = self.plan.kept - self.before if run is None else run.total
         return self.done() >= left or (run is not None and run.finished)
 
+    def through(self) -> bool:
+        """Nobody walks the latest pass any more, as far as that can be seen: a length is of what comes next.
+
+        Persistent workers keep its iterator, and samples that come back by name are not counted there.
+        """
+        last = self.last
+        if last is None or last.over:
+            return True
+        return last.persistent and not last.carried and (self.running is None or self.finished())
+
     # ---- ranks -------------------------------------------------------------------------------------------
 
     @property

@@ -380,7 +380,7 @@ class Pruned(View):
 
     def _length(self) -> int:
         last = self._course.last
-        if last is not None and not last.over:
+        if last is not None and not self._course.through():
             return last.size
         if isinstance(self._book, ShardBook):
             self.plan()

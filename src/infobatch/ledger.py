@@ -91,7 +91,7 @@ class Pass:
         self._loader: weakref.ref[Any] | None = None
         self._workers = 0
         self._lead = 0
-        self._persistent = False
+        self.persistent = False
         self._unseen = "no loader that could be seen"
         self._looked = (0, 0)
         if loader is not None:
@@ -375,7 +375,7 @@ class Pass:
 
     def _follow(self, last: Pass) -> None:
         """Look at what was open when this pass began: a loss could still be meant for a batch of that."""
-        shared = not last.carried and last._persistent and last._iterator() is self._iterator()
+        shared = not last.carried and last.persistent and last._iterator() is self._iterator()
         if shared:  # its counters start anew, so only what was handed out tells how many batches came
             least, most = last._came_at_least(), last._came_at_most()
             waited = most * last.batch_size > last.taken and last.taken < last.total
@@ -446,7 +446,7 @@ class Pass:
     def over(self) -> bool:
         """The loader's own iterator is through, as far as that can be seen; ``len`` may speak of the next epoch."""
         if self._loader is not None and not self.carried:
-            return self._loader() is None or (self.finished and self._persistent)
+            return self._loader() is None or (self.finished and self.persistent)
         return self.exhausted if self.carried else self.closed
 
     @property
@@ -483,7 +483,7 @@ class Pass:
         asking: Any = loader
         self._loader = self.holder = weakref.ref(asking)
         self._workers = asking._num_workers
-        self._persistent = bool(asking._persistent_workers) and self._workers > 0
+        self.persistent = bool(asking._persistent_workers) and self._workers > 0
         self._lead = self._workers * asking._prefetch_factor if self._workers else 0
         batches = asking._index_sampler
         inner = batches
