@@ -1,0 +1,364 @@
+"""Hugging Face's Trainer: epochs of their own length, one loss a sample, and checkpoints that know the plan.
+
+The Trainer asks for the length of an epoch once and works with it to the end: steps, learning rates, accumulation
+and the place to resume at. Here each epoch is told its own. The loader is not given to Accelerate, which would read
+ahead and repeat samples to fill the ranks' batches; the sampler shares the plan out to ranks already. Batches are
+fetched before they are used, so each carries the indices of its samples.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import seed_worker
+
+from ..checkpoint import load, save
+from ..dataset import Pruned
+from ..distributed import find
+from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
+from ..pacing import Paced, pace
+from ..views import Fetched
+
+FILE = "infobatch.pt"
+"""What a checkpoint's folder holds besides the Trainer's own files."""
+INDEX = "infobatch_index"
+"""Under which name a batch carries its samples' indices."""
+IGNORED = -100
+"""The label of a token that is not to be predicted, throughout transformers."""
+HOOKS = (
+    "_finalize_training",
+    "_init_training_state",
+    "_maybe_log_save_evaluate",
+    "_run_epoch",
+    "_save_optimizer_and_scheduler",
+    "set_initial_training_values",
+)
+"""What is put in the place of the Trainer's, beyond what it is made for to be."""
+ONE_EACH = "Pass compute_loss_func=f with f(outputs, labels, num_items_in_batch=None) -> one loss a sample."
+
+if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
+    raise ImportError(
+        message("a transformers as of 5.22", f"a Trainer without {missing}", "Install another version.")
+    )
+
+
+class PrunedTrainer(Trainer):
+    """``transformers.Trainer`` for a pruned training set.
+
+    >>> import torch, infobatch
+    >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+    >>> from infobatch.integrations.transformers import PrunedTrainer
+    >>> tokens = torch.randint(0, 20, (64, 4), generator=torch.Generator().manual_seed(0))
+    >>> data = [{"input_ids": row, "labels": int(row[0] > 9)} for row in tokens]
+    >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> model = BertForSequenceClassification(BertConfig(vocab_size=20, **size))
+    >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1)
+    >>> args = TrainingArguments(
+    ...     "out", num_train_epochs=3, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True, report_to="none",
+    ...     logging_strategy="no", save_strategy="no",
+    ... )
+    >>> done = PrunedTrainer(model, args, train_dataset=train_data).train()
+    >>> len(train_data.history), train_data.history[-1].kept < 64
+    (3, True)
+
+    Around another Trainer: ``class Mine(PrunedTrainer, Seq2SeqTrainer)``. Whatever computes the loss, a
+    ``compute_loss_func`` or a ``compute_loss`` of yours, must return one a sample. Without either it is the cross
+    entropy of ``outputs.logits``, a mean over a sample's tokens, if the first batch shows it to be the model's loss.
+    """
+
+    args: Any
+    model: Any
+    lr_scheduler: Any
+    train_dataset: Any
+    loss_is_scaled_for_ga = False  # a mean over its batch: the Trainer divides it where gradients are accumulated
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._steps_per_epoch = 0
+        """Of the optimizer, in a full epoch."""
+        self._updated = False
+        """Whether the batch at hand has told its losses."""
+        self._loss_is_known = False
+        """Whether the loss that is taken by default was held against the model's own."""
+        if self.train_dataset is not None:
+            self._check_settings()
+
+    # ---- data --------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        if self.train_dataset is None:
+            return super().get_train_dataloader()  # which says what is missing
+        args = self.args
+        return DataLoader(
+            self.train_dataset,
+            batch_size=self._train_batch_size,
+            sampler=self.train_dataset.sampler,
+            drop_last=args.dataloader_drop_last,
+            collate_fn=Indexed(self._get_collator_with_removed_columns(self.data_collator, description="Training")),
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            in_order=args.dataloader_in_order,
+            worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
+            generator=torch.Generator(),  # not the one that dropout draws from: a resumed epoch opens it once more
+        )
+
+    # ---- epochs ------------------------------------------------------------------------------------------
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, int, int, int, int]:
+        """As for full data: what the scheduler is built for."""
+        del dataloader
+        self._check_settings()
+        size, epochs = len(self.train_dataset), self.train_dataset.num_epochs
+        rounded = math.floor if args.dataloader_drop_last else math.ceil
+        batches = rounded(math.ceil(size / args.world_size) / self._train_batch_size)
+        self._steps_per_epoch = steps = math.ceil(batches / args.gradient_accumulation_steps)
+        return epochs, steps, size, size * epochs, self.get_total_train_batch_size(args), batches, steps * epochs
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, checkpoint: Any, trial: Any
+    ) -> tuple[int, int]:
+        """The epoch to begin with. What is done of it is left out by the plan, so there is nothing to skip."""
+        trainer: Any = super()
+        trainer._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, checkpoint, trial)
+        if checkpoint is not None:
+            self._load_train_data(os.path.join(checkpoint, FILE))
+        elif (progress := self.train_dataset.progress)[:2] != (0, 0):
+            raise EpochError(
+                message(
+                    "training data at its beginning",
+                    f"epoch {progress[0]} with {progress[1]} samples done",
+                    "Wrap the data anew for each call of train(), or go on with resume_from_checkpoint.",
+                )
+            )
+        return self.train_dataset.epoch, 0
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if not isinstance(scheduler, Paced):
+            self.lr_scheduler = pace(scheduler, self.train_dataset, self._steps_per_epoch)
+        return self.lr_scheduler
+
+    def _run_epoch(
+        self,
+        model: Any,
+        epoch: int,
+        train_dataloader: Any,
+        steps_in_epoch: int,
+        num_update_steps_per_epoch: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """With its own number of batches and steps: those of what is left of the plan."""
+        data, batches = self.train_dataset, len(train_dataloader)
+        if not batches:
+            raise EpochError(
+                message(
+                    "at least one batch an epoch",
+                    f"none: dataloader_drop_last=True, and {data.plan().kept} samples kept in epoch {epoch}",
+                    "Leave dataloader_drop_last out, or take a smaller batch.",
+                )
+            )
+        steps = math.ceil(batches / self.args.gradient_accumulation_steps)
+        self.state.max_steps = self.state.global_step + steps + (data.num_epochs - epoch - 1) * self._steps_per_epoch
+        train_dataloader.generator.manual_seed(self.args.seed + self.state.global_step)
+        trainer: Any = super()
+        trainer._run_epoch(model, epoch, train_dataloader, batches, steps, *args, **kwargs)
+        stopped = self.control.should_training_stop and self.state.global_step < self.state.max_steps
+        if data.epoch == epoch and not stopped:
+            raise EpochError(
+                message(
+                    "epochs that run to their end, or an end of training",
+                    f"an end of epoch {epoch} alone, after {data.progress[1]} of its {data.progress[2]} samples",
+                    "A callback has set should_epoch_stop: let it set should_training_stop, or neither.",
+                )
+            )
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        epoch, done, total = self.train_dataset.progress
+        self.state.epoch = epoch + done / total  # of the whole epoch, in a resumed one, too
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
+        """With as many samples as there were; the Trainer takes the share of them that this call's steps have."""
+        _ = self.train_dataset.scores  # ranks bring the last epoch's losses together
+        trained = sum(report.kept for report in self.train_dataset.history)
+        num_train_samples = trained * self.state.max_steps // max(self.state.global_step, 1)
+        trainer: Any = super()
+        return trainer._finalize_training(trial, num_train_samples, start_time)
+
+    # ---- one step ----------------------------------------------------------------------------------------
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._updated = False
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if not self._updated:
+            raise MisalignedError(
+                message(
+                    "each training batch to pass through PrunedTrainer.compute_loss with its indices",
+                    "one that did not",
+                    "Call super().compute_loss in yours, or let it return one loss a sample in a class that comes "
+                    "after: class Mine(PrunedTrainer, Yours). The loader must be this class's, too.",
+                )
+            )
+        return loss
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
+        """In training, the weighted mean; in evaluation, what the Trainer says."""
+        if INDEX not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        inputs = dict(inputs)
+        indices = inputs.pop(INDEX)
+        if self.compute_loss_func is not None or self._is_overridden("compute_loss"):
+            loss, outputs = super().compute_loss(model, inputs, True)
+        else:
+            loss, outputs = self._cross_entropy(model, inputs)
+        mean = self.train_dataset.update(loss, indices)
+        self._updated = True
+        return (mean, outputs) if return_outputs else mean
+
+    def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
+        labels, given = inputs.get("labels"), dict(inputs)
+        config = getattr(self.model, "config", None)
+        if self._loss_is_known and not getattr(config, "is_encoder_decoder", True):
+            del given["labels"]  # or the model computes its own loss beside it
+        outputs: Any = model(**given)
+        logits, own = getattr(outputs, "logits", None), getattr(outputs, "loss", None)
+        if self._loss_shifts_labels and isinstance(logits, Tensor) and isinstance(labels, Tensor):
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _fit(logits, labels):
+            got = f"logits {_kind(logits)} and labels {_kind(labels)}"
+            raise InputError(message("a class for each sample or token, and logits for it", got, ONE_EACH))
+        loss, counts = _by_sample(logits, labels)
+        if not self._loss_is_known and counts.any():
+            ours, extra = (loss * counts).sum() / counts.sum(), getattr(outputs, "aux_loss", None) is not None
+            if own is None or extra or not torch.allclose(own.float(), ours, rtol=1e-3 if own.itemsize > 2 else 2e-2):
+                got = f"{own} by the model, {float(ours):.6g} by its logits" + ", and an aux_loss" * extra
+                raise InputError(message("the cross entropy of its logits as the model's loss", got, ONE_EACH))
+            self._loss_is_known = True
+        smoothing = self.args.label_smoothing_factor
+        return _by_sample(logits, labels, smoothing)[0] if smoothing else loss, outputs
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        state = {"train_data": self.train_dataset.state_dict(), "steps_per_epoch": self._steps_per_epoch}
+        if self.args.should_save:
+            save(state, os.path.join(output_dir, FILE))
+
+    def _load_train_data(self, path: str) -> None:
+        if not os.path.isfile(path):
+            remedy = "It is of another Trainer, or of save_only_model=True: take one that was written by this class."
+            raise StateError(message(f"a checkpoint with {FILE}", os.path.dirname(path), remedy))
+        state = load(path)
+        if state["steps_per_epoch"] != self._steps_per_epoch:
+            raise StateError(
+                message(
+                    f"the {state['steps_per_epoch']} steps of a full epoch it was saved with",
+                    str(self._steps_per_epoch),
+                    "Schedulers count steps: keep batch size times accumulation times ranks as it was.",
+                )
+            )
+        self.train_dataset.load_state_dict(state["train_data"])
+
+    # ---- what cannot be --------------------------------------------------------------------------------------
+
+    def _is_overridden(self, name: str) -> bool:
+        """By a class between this one and the Trainer."""
+        return getattr(super(), name).__func__ is not getattr(Trainer, name)
+
+    def _check_settings(self) -> None:
+        args, data = self.args, self.train_dataset
+        if not isinstance(data, Pruned):
+            raise InputError(
+                message("train_dataset as an infobatch.InfoBatch or Pruned", type(data).__name__, "Wrap it first.")
+            )
+        if args.num_train_epochs != data.num_epochs:
+            raise InputError(
+                message(
+                    f"num_train_epochs={data.num_epochs}, as promised to the training data",
+                    str(args.num_train_epochs),
+                    "Give both the same: the last epochs run on full data, so pruning must know where the end is.",
+                )
+            )
+        config, mesh = args.accelerator_config, self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        own_loader = any(self._is_overridden(name) for name in ("get_train_dataloader", "_get_train_sampler"))
+        refused = [
+            (args.max_steps > 0, f"max_steps={args.max_steps}", "Say num_train_epochs: plans are made by epoch."),
+            (
+                schedule in ("reduce_lr_on_plateau", "greedy"),
+                f"lr_scheduler_type={schedule!r}",
+                "The learning rate grows in pruned epochs: take a schedule that counts steps.",
+            ),
+            (args.auto_find_batch_size, "auto_find_batch_size=True", "It would begin anew in the midst of an epoch."),
+            (args.enable_jit_checkpoint, "enable_jit_checkpoint=True", "It saves between a loss and its step."),
+            (args.ignore_data_skip, "ignore_data_skip=True", "Nothing is skipped on resuming: leave it out."),
+            (
+                args.train_sampling_strategy != "random",
+                f"train_sampling_strategy={args.train_sampling_strategy!r}",
+                "The plan says who comes, and when.",
+            ),
+            (own_loader, "a training loader or sampler of your own", "The plan says who comes, and when."),
+            (config.split_batches, "split_batches=True", "per_device_train_batch_size is what one rank takes."),
+            (config.dispatch_batches, "dispatch_batches=True", "Every rank loads its own part of the plan."),
+            (self.is_deepspeed_enabled, "DeepSpeed", "It steps and saves by itself: use DDP."),
+            (mesh > 1, "ranks that share a batch", "Only data parallelism is looked after: use DDP."),
+            (data.shard_scores, "shard_scores=True", "Checkpoints hold one table: leave it out."),
+            (bool(data.method.needs), repr(data.method), "It needs more than losses, and losses are all there is."),
+        ]
+        for wrong, got, remedy in refused:
+            if wrong:
+                raise InputError(message("what PrunedTrainer can do", got, remedy))
+        if (world := find(data.group).world) != args.world_size:
+            remedy = "Leave group out: all ranks of the Trainer share the data."
+            raise RankError(message(f"training data for {args.world_size} ranks", str(world), remedy))
+
+
+class Indexed:
+    """Collates as before and puts the indices into the batch. Runs in the workers."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self.collate(samples)
+        if not isinstance(samples, Fetched) or not isinstance(batch, MutableMapping):
+            got = f"{type(samples).__name__}, collated to {type(batch).__name__}"
+            remedy = "A __getitems__ of the data set must return a list; the data_collator, a dict."
+            raise InputError(message("samples in a list and a batch by names", got, remedy))
+        batch[INDEX] = torch.tensor(samples.indices)
+        return batch
+
+
+def _by_sample(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The mean cross entropy over the labels of each sample, and how many those are. Without any it is 0."""
+    flat = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    counts = (labels != IGNORED).view(len(labels), -1).sum(1)
+    return flat.view(len(labels), -1).sum(1) / counts.clamp(min=1), counts
+
+
+def _fit(logits: Tensor, labels: Tensor) -> bool:
+    return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "none"
