@@ -14,6 +14,7 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
+import accelerate  # noqa: F401  (the Trainer would miss it later, and say so in many more words)
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -57,17 +58,17 @@ class PrunedTrainer(Trainer):
     >>> import torch, infobatch
     >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
     >>> from infobatch.integrations.transformers import PrunedTrainer
-    >>> tokens = torch.randint(0, 20, (64, 4), generator=torch.Generator().manual_seed(0))
-    >>> data = [{"input_ids": row, "labels": int(row[0] > 9)} for row in tokens]
+    >>> data = [{"input_ids": torch.tensor([i % 7, i % 5]), "labels": int(i % 7 == 0)} for i in range(70)]
     >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    >>> model = BertForSequenceClassification(BertConfig(vocab_size=20, **size))
+    >>> model = BertForSequenceClassification(BertConfig(vocab_size=7, **size))
     >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1)
     >>> args = TrainingArguments(
-    ...     "out", num_train_epochs=3, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True, report_to="none",
-    ...     logging_strategy="no", save_strategy="no",
+    ...     "out", num_train_epochs=3, learning_rate=0.02, use_cpu=True, dataloader_pin_memory=False,
+    ...     disable_tqdm=True, report_to="none", save_strategy="no",
     ... )
-    >>> done = PrunedTrainer(model, args, train_dataset=train_data).train()
-    >>> len(train_data.history), train_data.history[-1].kept < 64
+    >>> done = PrunedTrainer(model, args, train_dataset=train_data).train()  # doctest: +ELLIPSIS
+    {'train_runtime': ...}
+    >>> len(train_data.history), train_data.history[-1].kept < 70
     (3, True)
 
     Around another Trainer: ``class Mine(PrunedTrainer, Seq2SeqTrainer)``. Whatever computes the loss, a
@@ -87,8 +88,8 @@ class PrunedTrainer(Trainer):
         """Of the optimizer, in a full epoch."""
         self._updated = False
         """Whether the batch at hand has told its losses."""
-        self._loss_is_known = False
-        """Whether the loss that is taken by default was held against the model's own."""
+        self._shift: int | None = None
+        """How far labels lie behind logits, where the loss is not the user's; known from the first batch on."""
         if self.train_dataset is not None:
             self._check_settings()
 
@@ -161,6 +162,7 @@ class PrunedTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         """With its own number of batches and steps: those of what is left of the plan."""
+        del steps_in_epoch, num_update_steps_per_epoch
         data, batches = self.train_dataset, len(train_dataloader)
         if not batches:
             raise EpochError(
@@ -231,24 +233,36 @@ class PrunedTrainer(Trainer):
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
         labels, given = inputs.get("labels"), dict(inputs)
         config = getattr(self.model, "config", None)
-        if self._loss_is_known and not getattr(config, "is_encoder_decoder", True):
+        if self._shift is not None and not getattr(config, "is_encoder_decoder", True):
             del given["labels"]  # or the model computes its own loss beside it
         outputs: Any = model(**given)
-        logits, own = getattr(outputs, "logits", None), getattr(outputs, "loss", None)
-        if self._loss_shifts_labels and isinstance(logits, Tensor) and isinstance(labels, Tensor):
-            logits, labels = logits[:, :-1], labels[:, 1:]
+        logits = getattr(outputs, "logits", None)
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _fit(logits, labels):
             got = f"logits {_kind(logits)} and labels {_kind(labels)}"
             raise InputError(message("a class for each sample or token, and logits for it", got, ONE_EACH))
-        loss, counts = _by_sample(logits, labels)
-        if not self._loss_is_known and counts.any():
-            ours, extra = (loss * counts).sum() / counts.sum(), getattr(outputs, "aux_loss", None) is not None
-            if own is None or extra or not torch.allclose(own.float(), ours, rtol=1e-3 if own.itemsize > 2 else 2e-2):
-                got = f"{own} by the model, {float(ours):.6g} by its logits" + ", and an aux_loss" * extra
-                raise InputError(message("the cross entropy of its logits as the model's loss", got, ONE_EACH))
-            self._loss_is_known = True
-        smoothing = self.args.label_smoothing_factor
-        return _by_sample(logits, labels, smoothing)[0] if smoothing else loss, outputs
+        if self._shift is None:
+            self._shift = self._find_shift(outputs, labels)
+        return _by_sample(logits, labels, self._shift, self.args.label_smoothing_factor)[0], outputs
+
+    def _find_shift(self, outputs: Any, labels: Tensor) -> int:
+        """Whether tokens are to predict themselves or the next one: what the model's own loss says."""
+        own, found = getattr(outputs, "loss", None), {}
+        for shift in range(labels.ndim):
+            loss, counts = _by_sample(outputs.logits.detach(), labels, shift)
+            found[shift] = (loss * counts).sum() / counts.sum()
+        extra = getattr(outputs, "aux_loss", None) is not None
+        if own is not None and not extra:
+            exact = 1e-4 if own.itemsize > 2 else 2e-2
+            fits = [shift for shift, ours in found.items() if torch.allclose(own.float(), ours, rtol=exact)]
+            if fits:
+                return fits[0] if len(fits) == 1 else int(self._loss_shifts_labels)
+        told = " or ".join(f"{float(ours):.6g}" for ours in found.values())
+        got = f"{own if own is None else float(own.detach())} by the model, {told} by its logits"
+        raise InputError(
+            message(
+                "the cross entropy of its logits as the model's loss", got + ", and an aux_loss" * extra, ONE_EACH
+            )
+        )
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -343,8 +357,10 @@ class Indexed:
         return batch
 
 
-def _by_sample(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def _by_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The mean cross entropy over the labels of each sample, and how many those are. Without any it is 0."""
+    if shift:
+        logits, labels = logits[:, :-shift], labels[:, shift:]
     flat = F.cross_entropy(
         logits.flatten(0, -2).float(),
         labels.flatten(),
@@ -357,7 +373,7 @@ def _by_sample(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[
 
 
 def _fit(logits: Tensor, labels: Tensor) -> bool:
-    return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
+    return 1 <= labels.ndim <= 2 and logits.shape[:-1] == labels.shape and not labels.is_floating_point()
 
 
 def _kind(value: Any) -> str:
