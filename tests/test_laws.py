@@ -76,6 +76,32 @@ def test_a_length_is_of_the_coming_epoch_where_workers_persist_and_samples_are_n
     assert len(set(lengths)) > 1
 
 
+def test_a_training_leaves_global_random_state_alone() -> None:
+    numpy = pytest.importorskip("numpy")
+    train_data = a_run()
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    for _ in range(6):
+        for indices in train_data.plan().indices.split(9):
+            train_data.update(skewed()[indices], indices)
+        train_data.sampler.__iter__()
+        ask(train_data)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert before[2] == numpy.random.get_state()[1].tolist()
+
+
+def test_plans_do_not_read_global_random_state() -> None:
+    plans = []
+    for seed in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            train_data = a_run(seed=5)
+            for x, _ in infobatch.DataLoader(train_data, batch_size=9):
+                train_data.update(x)
+            plans.append(train_data.plan().indices.tolist())
+    assert plans[0] == plans[1]
+
+
 # ---- scores hold still inside an epoch -----------------------------------------------------------------------
 
 

@@ -349,6 +349,32 @@ def test_a_loss_that_is_none_a_sample(run: Any, error: Any, words: str) -> None:
         made.train()
 
 
+def test_a_first_batch_without_labels_tells_nothing() -> None:
+    """Which loss it is shows in the second one; a sample without labels has the loss 0."""
+    samples, train = sentences(), pruned(sentences())
+    for index in train.plan().indices[:BATCH].tolist():
+        samples[index]["labels"] = torch.full((6,), -100)
+    train = pruned(samples)
+    with_trainer(llama(), train)
+    silent = torch.tensor([bool((sample["labels"] == -100).all()) for sample in samples])
+    assert int(silent.sum()) == BATCH
+    assert torch.equal(train.scores == 0, silent)
+
+
+class Logged(PrunedTrainer):
+    """In front of ours: what it calls with super() is the weighted mean already."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        return super().compute_loss(model, inputs, return_outputs, **kwargs)
+
+
+def test_a_class_in_front_may_call_ours() -> None:
+    model, train, other, expected = bert(), pruned(classes()), bert(), pruned(classes())
+    with_trainer(model, train, kind=Logged)
+    without(other, expected)
+    assert_same(model, train, other, expected)
+
+
 # ---- around training -----------------------------------------------------------------------------------------
 
 
@@ -462,10 +488,7 @@ class PrunedOwnLoader(PrunedTrainer, OwnLoader):
 
 class LateLoader(PrunedTrainer):
     def get_train_dataloader(self) -> Any:
-        loader = super().get_train_dataloader()
-        return torch.utils.data.DataLoader(
-            loader.dataset, BATCH, sampler=loader.sampler, collate_fn=self.data_collator, generator=loader.generator
-        )
+        return torch.utils.data.DataLoader(self.train_dataset, BATCH, collate_fn=self.data_collator)
 
 
 class NoList(list[Any]):
@@ -486,6 +509,7 @@ class NoList(list[Any]):
         ({"accelerator_config": {"split_batches": True}}, "split_batches"),
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches"),
         ({"kind": PrunedOwnLoader}, "a training loader or sampler of your own"),
+        ({"kind": LateLoader}, "a training loader or sampler of your own"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -508,11 +532,6 @@ def test_training_data_that_are_refused() -> None:
     late.args.num_train_epochs = 6
     with pytest.raises(InputError, match="num_train_epochs=5"):
         late.train()
-
-
-def test_batches_without_indices() -> None:
-    with pytest.raises(MisalignedError, match="The loader must be this class's"):
-        trainer(bert(), pruned(classes()), LateLoader).train()
 
 
 def test_epochs_without_a_batch() -> None:

@@ -43,13 +43,13 @@ HOOKS = (
     "_save_optimizer_and_scheduler",
     "set_initial_training_values",
 )
-"""What is put in the place of the Trainer's, beyond what it is made for to be."""
+"""Methods of the Trainer that it does not offer to replace, and that are replaced here."""
+LOADING = ("get_train_dataloader", "_get_train_sampler")
 ONE_EACH = "Pass compute_loss_func=f with f(outputs, labels, num_items_in_batch=None) -> one loss a sample."
 
 if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
-    raise ImportError(
-        message("a transformers as of 5.22", f"a Trainer without {missing}", "Install another version.")
-    )
+    text = message("a transformers as of 5.22", f"a Trainer without {missing}", "Install another version.")
+    raise ImportError(text)
 
 
 class PrunedTrainer(Trainer):
@@ -222,7 +222,7 @@ class PrunedTrainer(Trainer):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         inputs = dict(inputs)
         indices = inputs.pop(INDEX)
-        if self.compute_loss_func is not None or self._is_overridden("compute_loss"):
+        if self.compute_loss_func is not None or any("compute_loss" in vars(kind) for kind in self._kinds()[1]):
             loss, outputs = super().compute_loss(model, inputs, True)
         else:
             loss, outputs = self._cross_entropy(model, inputs)
@@ -240,29 +240,26 @@ class PrunedTrainer(Trainer):
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _fit(logits, labels):
             got = f"logits {_kind(logits)} and labels {_kind(labels)}"
             raise InputError(message("a class for each sample or token, and logits for it", got, ONE_EACH))
-        if self._shift is None:
+        if self._shift is None and bool((labels != IGNORED).any()):
             self._shift = self._find_shift(outputs, labels)
-        return _by_sample(logits, labels, self._shift, self.args.label_smoothing_factor)[0], outputs
+        return _by_sample(logits, labels, self._shift or 0, self.args.label_smoothing_factor)[0], outputs
 
     def _find_shift(self, outputs: Any, labels: Tensor) -> int:
-        """Whether tokens are to predict themselves or the next one: what the model's own loss says."""
-        own, found = getattr(outputs, "loss", None), {}
+        """Whether tokens are to predict themselves or the next one: the model's own loss tells."""
+        own: Any = getattr(outputs, "loss", None)
+        extra, found = getattr(outputs, "aux_loss", None), {}
         for shift in range(labels.ndim):
             loss, counts = _by_sample(outputs.logits.detach(), labels, shift)
-            found[shift] = (loss * counts).sum() / counts.sum()
-        extra = getattr(outputs, "aux_loss", None) is not None
-        if own is not None and not extra:
-            exact = 1e-4 if own.itemsize > 2 else 2e-2
-            fits = [shift for shift, ours in found.items() if torch.allclose(own.float(), ours, rtol=exact)]
+            found[shift] = float((loss * counts).sum() / counts.sum())
+        told = None if own is None else float(own.detach())
+        if told is not None and extra is None:
+            near = 1e-4 if own.itemsize > 2 else 2e-2
+            fits = [shift for shift, ours in found.items() if math.isclose(told, ours, rel_tol=near)]
             if fits:
                 return fits[0] if len(fits) == 1 else int(self._loss_shifts_labels)
-        told = " or ".join(f"{float(ours):.6g}" for ours in found.values())
-        got = f"{own if own is None else float(own.detach())} by the model, {told} by its logits"
-        raise InputError(
-            message(
-                "the cross entropy of its logits as the model's loss", got + ", and an aux_loss" * extra, ONE_EACH
-            )
-        )
+        got = f"{told} by the model, {' or '.join(map(str, found.values()))} by its logits"
+        got += "" if extra is None else ", and an aux_loss"
+        raise InputError(message("the cross entropy of its logits as the model's loss", got, ONE_EACH))
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -289,43 +286,38 @@ class PrunedTrainer(Trainer):
 
     # ---- what cannot be --------------------------------------------------------------------------------------
 
-    def _is_overridden(self, name: str) -> bool:
-        """By a class between this one and the Trainer."""
-        return getattr(super(), name).__func__ is not getattr(Trainer, name)
+    def _kinds(self) -> tuple[list[type], list[type]]:
+        """The classes in front of this one, and those between it and the Trainer."""
+        kinds = list(type(self).__mro__)
+        here = kinds.index(PrunedTrainer)
+        return kinds[:here], kinds[here + 1 : kinds.index(Trainer)]
 
     def _check_settings(self) -> None:
-        args, data = self.args, self.train_dataset
+        args, data, config = self.args, self.train_dataset, self.args.accelerator_config
         if not isinstance(data, Pruned):
             raise InputError(
                 message("train_dataset as an infobatch.InfoBatch or Pruned", type(data).__name__, "Wrap it first.")
             )
         if args.num_train_epochs != data.num_epochs:
-            raise InputError(
-                message(
-                    f"num_train_epochs={data.num_epochs}, as promised to the training data",
-                    str(args.num_train_epochs),
-                    "Give both the same: the last epochs run on full data, so pruning must know where the end is.",
-                )
-            )
-        config, mesh = args.accelerator_config, self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
-        schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-        own_loader = any(self._is_overridden(name) for name in ("get_train_dataloader", "_get_train_sampler"))
+            expected = f"num_train_epochs={data.num_epochs}, as promised to the training data"
+            remedy = "Give both the same: the last epochs run on full data, so pruning must know where the end is."
+            raise InputError(message(expected, str(args.num_train_epochs), remedy))
+        schedule, order = getattr(args.lr_scheduler_type, "value", ""), args.train_sampling_strategy
+        mesh = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        own = any(name in vars(kind) for kinds in self._kinds() for kind in kinds for name in LOADING)
+        by_metric = schedule in ("reduce_lr_on_plateau", "greedy")
         refused = [
             (args.max_steps > 0, f"max_steps={args.max_steps}", "Say num_train_epochs: plans are made by epoch."),
             (
-                schedule in ("reduce_lr_on_plateau", "greedy"),
+                by_metric,
                 f"lr_scheduler_type={schedule!r}",
-                "The learning rate grows in pruned epochs: take a schedule that counts steps.",
+                "Take one that counts steps: pace must set the rate, too.",
             ),
             (args.auto_find_batch_size, "auto_find_batch_size=True", "It would begin anew in the midst of an epoch."),
             (args.enable_jit_checkpoint, "enable_jit_checkpoint=True", "It saves between a loss and its step."),
             (args.ignore_data_skip, "ignore_data_skip=True", "Nothing is skipped on resuming: leave it out."),
-            (
-                args.train_sampling_strategy != "random",
-                f"train_sampling_strategy={args.train_sampling_strategy!r}",
-                "The plan says who comes, and when.",
-            ),
-            (own_loader, "a training loader or sampler of your own", "The plan says who comes, and when."),
+            (order != "random", f"train_sampling_strategy={order!r}", "The plan says who comes, and when."),
+            (own, "a training loader or sampler of your own", "The plan says who comes, and when."),
             (config.split_batches, "split_batches=True", "per_device_train_batch_size is what one rank takes."),
             (config.dispatch_batches, "dispatch_batches=True", "Every rank loads its own part of the plan."),
             (self.is_deepspeed_enabled, "DeepSpeed", "It steps and saves by itself: use DDP."),
