@@ -206,10 +206,11 @@ class Paced:
                 )
 
     def _warn_if_blind(self) -> None:
-        names = {kind.__name__ for kind in type(self.optimizer).__mro__}
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate wraps it
+        names = {kind.__name__ for kind in type(inner).__mro__}
         if self.train_data.compensate == "loss" and self.train_data.method.unbiased and names & SCALE_BLIND:
             warn(
-                f"{type(self.optimizer).__name__} hardly sees the scale of a gradient, so the growing loss of a "
+                f"{type(inner).__name__} hardly sees the scale of a gradient, so the growing loss of a "
                 'pruned epoch does not make up for its missing steps; compensate="lr" does'
             )
 

@@ -25,6 +25,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     T5Config,
@@ -309,6 +311,11 @@ def odd_bert(**config: Any) -> nn.Module:
     return Extra(BertConfig(vocab_size=VOCABULARY, **SMALL, **config))
 
 
+def mixtral() -> nn.Module:
+    experts = {"num_local_experts": 2, "num_key_value_heads": 2, "output_router_logits": True}
+    return MixtralForCausalLM(MixtralConfig(vocab_size=VOCABULARY, **SMALL, **experts))
+
+
 def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
     return [{**sample, "labels": change(sample["labels"])} for sample in classes()]
 
@@ -327,6 +334,7 @@ def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
             InputError,
             "by the model, .* by its logits.*one loss a sample",
         ),
+        (lambda: trainer(mixtral(), pruned(sentences())), InputError, "and an aux_loss.*one loss a sample"),
         (
             lambda: trainer(odd_bert(num_labels=1), pruned(with_labels(float))),
             InputError,
@@ -341,7 +349,7 @@ def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
             r"torch.float32 \[12, 2\].*one loss a sample",
         ),
     ],
-    ids=["a mean", "past ours", "more than cross entropy", "a number", "many labels"],
+    ids=["a mean", "past ours", "more than cross entropy", "aux_loss", "a number", "many labels"],
 )
 def test_a_loss_that_is_none_a_sample(run: Any, error: Any, words: str) -> None:
     made = run()
@@ -399,6 +407,14 @@ def test_evaluation_by_steps_ends_with_the_last() -> None:
     made = with_trainer(bert(), pruned(classes()), eval_dataset=classes()[:20], eval_strategy="steps", eval_steps=10)
     steps = [log["step"] for log in made.state.log_history if "eval_loss" in log]
     assert steps == [*range(10, made.state.global_step, 10), made.state.global_step]
+
+
+def test_an_optimizer_that_does_not_see_a_loss_grow_is_named() -> None:
+    train = pruned(classes(), compensate="loss")
+    made = PrunedTrainer(bert(), TrainingArguments(**settings()), train_dataset=train)
+    with pytest.warns(infobatch.InfoBatchWarning, match="AdamW hardly sees") as seen:
+        made.train()
+    assert seen[0].filename == __file__
 
 
 class Stop(TrainerCallback):
