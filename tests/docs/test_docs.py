@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?P<before>[^\n]*\n\s*|^)^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = "<!-- skip -->"
-NEEDS = re.compile(r"<!-- needs: (?P<modules>[\w ]+) -->")
-"""What a page about a framework says it takes to run it."""
 
 # Modules that need more than torch: their examples run where that is installed.
 OPTIONAL = {"integrations", "lab", "report", "cli", "adapters", "selection"}
@@ -41,9 +39,6 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=lambda page: page.name)
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in NEEDS.finditer(page.read_text()):
-        for module in found["modules"].split():
-            pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1)  # pages draw made-up data, and one draw in many comes near a bound that is warned of
     name = f"page_{page.stem}"
