@@ -364,5 +364,27 @@ def test_another_way_to_compensate_is_refused() -> None:
         other.load_state_dict(state)
 
 
+def test_a_loaders_state_is_where_training_is_and_wants_the_datas_loaded_first() -> None:
+    """For frameworks that save their loaders; the position itself lies in the data's state."""
+
+    def fresh() -> tuple[infobatch.InfoBatch, infobatch.DataLoader]:
+        data = infobatch.InfoBatch(TensorDataset(torch.arange(22)), 5)
+        return data, infobatch.DataLoader(data, batch_size=4)
+
+    data, loader = fresh()
+    for step, (x,) in enumerate(loader):
+        data.update(x.float())
+        if step == 2:
+            inside = loader.state_dict(), data.state_dict()
+    between = loader.state_dict(), data.state_dict()
+    assert [state for state, _ in (inside, between)] == [{"epoch": 0, "done": 12}, {"epoch": 1, "done": 0}]
+    for state, whole in (inside, between):
+        data, loader = fresh()
+        with pytest.raises(infobatch.StateError, match=r"train_data\.state_dict"):
+            loader.load_state_dict(state)
+        data.load_state_dict(whole)
+        loader.load_state_dict(state)
+
+
 if __name__ == "__main__":
     go_through(Path(sys.argv[1]))

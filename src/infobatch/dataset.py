@@ -103,9 +103,7 @@ class Pruned(View):
         self._warned = False
         self._unlooked = False
         """Whether it was said that a look at the left-out is missing."""
-        self._sampler = PlanSampler(
-            self._begin, self._length, lambda: (self.epoch, self._course.before + self._course.done())
-        )
+        self._sampler = PlanSampler(self._begin, self._length, self._where)
 
     # ---- what a training loop uses -----------------------------------------------------------------------
 
@@ -386,6 +384,11 @@ class Pruned(View):
             self.plan()
             return max(self._book.rows)
         return -(-(self.plan().kept - self._course.before) // find(self.group).world)
+
+    def _where(self) -> tuple[int, int]:
+        """The epoch that the next batch belongs to, and how many samples of it have come back."""
+        course = self._course
+        return self.epoch, 0 if course.finished() else course.before + course.done()
 
     def _settle(self) -> None:
         """Move on if the running epoch is finished. With ranks this is where they talk."""

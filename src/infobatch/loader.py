@@ -131,6 +131,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return Delivery(self, self.lookahead)
 
+    def state_dict(self) -> dict[str, Any]:
+        """For frameworks that save their loaders: where training is. The position itself is train_data's to save."""
+        return self._data.sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Checks that ``train_data.load_state_dict`` has been called: it is what brings the position back."""
+        self._data.sampler.load_state_dict(state)
+
+    @property
+    def _data(self) -> Pruned:
+        return self.dataset  # type: ignore[return-value]
+
     def _torch_iter(self) -> Iterator[Carried]:
         return super().__iter__()
 
@@ -139,7 +151,7 @@ class Delivery:
     """One pass: takes the indices off each batch and tells the pass they belong to."""
 
     def __init__(self, loader: DataLoader, lookahead: int = 0) -> None:
-        self._data: Pruned = loader.dataset  # type: ignore[assignment]
+        self._data = loader._data
         self._lookahead = lookahead
         self._length = len(loader) if hasattr(loader.batch_sampler or loader.sampler, "__len__") else None
         self._pass: Pass | None = None
