@@ -1,0 +1,204 @@
+"""Lightning: each epoch as long as its plan, validation in each, and the scores in its checkpoints.
+
+Lightning asks for the length of an epoch once, before the first, and keeps to it: a shorter one would go without its
+validation and a longer one would be cut. Nothing public changes that, so some of its private fields are touched here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+
+from ..dataset import Pruned
+from ..distributed import find
+from ..errors import InputError, MisalignedError, StateError, message, warn
+from ..loader import DataLoader
+from ..pacing import Paced
+
+
+class Pruning(pl.Callback):
+    """Lets a Trainer train on pruned data, and saves and loads the scores with its checkpoints.
+
+    >>> import torch, infobatch
+    >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(64, 1)), num_epochs=8)
+    >>> class Module(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.net = torch.nn.Linear(1, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         return train_data.update(self.net(batch[0]).square().sum(1))
+    ...     def train_dataloader(self):
+    ...         return infobatch.DataLoader(train_data, batch_size=8)
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.01)
+    >>> quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    >>> pl.Trainer(max_epochs=8, callbacks=[Pruning(train_data)], accelerator="cpu", **quiet).fit(Module())
+    >>> len(train_data.history), train_data.history[-1].saved_so_far > 0
+    (8, True)
+
+    ``fit(ckpt_path=...)`` goes on at the batch where the checkpoint was taken. The shares left out are logged as
+    ``infobatch/saved`` and ``infobatch/saved_so_far``.
+    """
+
+    def __init__(self, train_data: Pruned) -> None:
+        if not isinstance(train_data, Pruned):
+            got = type(train_data).__name__
+            raise InputError(message("the training data, an infobatch.InfoBatch or Pruned", got, "Wrap it first."))
+        if train_data.shard_scores:
+            remedy = "Lightning saves the callbacks of one rank alone, and that one would hold a part of the scores."
+            raise InputError(message("scores in one table", "shard_scores=True", remedy))
+        self.train_data = train_data
+        self._fitting = False
+
+    # ---- before the first epoch --------------------------------------------------------------------------
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002
+        self._fitting = stage == "fit"
+        if self._fitting:
+            self._check_trainer(trainer)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        data, loader = self.train_data, self._loader(trainer)
+        self._check_schedulers(trainer, pl_module, loader)
+        loop: Any = trainer.fit_loop
+        loop._combined_loader.limits = float("inf")
+        batches = loop.epoch_loop.batch_progress
+        if loop.epoch_loop.restarted_on_train_batch_end and batches.is_last_batch:
+            # Saved at an epoch's last batch: Lightning would begin the next one in its middle if that is longer.
+            batches.increment_completed()
+            loop.epoch_loop._batches_that_stepped += 1
+            loop.epoch_loop.reset_restart_stage()
+            loop.reset_restart_stage()
+            loop.restarting = False
+        before, done = batches.current.processed, data.progress[1]
+        inside = before > 0 and not batches.is_last_batch
+        ended = loop.restarted_mid_epoch and batches.is_last_batch  # saved by the validation after the last batch
+        due = trainer.current_epoch + ended
+        if data.epoch != due or (inside and not done):
+            raise StateError(
+                message(
+                    f"train_data in epoch {due}, where the trainer is"
+                    + (", with a part of it done" if inside else ""),
+                    f"epoch {data.epoch} with {done} samples done",
+                    "Go on with fit(ckpt_path=...), from a checkpoint that was saved with this callback while epochs "
+                    "ran to their ends; for a new run wrap the data anew.",
+                )
+            )
+        if ended:  # by the length of the old epoch Lightning knows that its validation has been
+            self._set_length(trainer, before)
+        elif done:  # the loader brings what is left, and Lightning counts what was before, too
+            self._set_length(trainer, before + len(loader))
+            loop._data_fetcher.length = loop.max_batches
+            if lost := before % trainer.accumulate_grad_batches:
+                warn(
+                    "the checkpoint lies between two steps, and Lightning saves no accumulated gradients: those of "
+                    f"{lost} batches are lost, so the run will differ from an undisturbed one"
+                )
+
+    # ---- epochs ------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        fetcher: Any = trainer.fit_loop._data_fetcher
+        if fetcher.done:  # Lightning counts; the loader knows that it is through once it is asked for one more
+            next(fetcher.iterator, None)
+        self._set_length(trainer, len(self._loader(trainer)))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        data = self.train_data
+        if data.epoch == trainer.current_epoch + 1:
+            data.scores  # noqa: B018  with ranks, their losses come together here
+            last = data.history[-1]
+            shares = {"infobatch/saved": last.saved, "infobatch/saved_so_far": last.saved_so_far}
+            pl_module.log_dict(shares, sync_dist=True)  # the same on all ranks, but Lightning would warn
+        elif not trainer.should_stop:
+            _, done, total = data.progress
+            raise MisalignedError(
+                message(
+                    f"an epoch of the {total} samples of its plan",
+                    f"epoch {trainer.current_epoch} over after {done}",
+                    "Let each epoch run to its end: no -1 from on_train_batch_start.",
+                )
+            )
+
+    @staticmethod
+    def _set_length(trainer: pl.Trainer, batches: int) -> None:
+        trainer.fit_loop.max_batches = batches
+        if isinstance(trainer.val_check_interval, float):
+            trainer.val_check_batch = max(1, int(batches * trainer.val_check_interval))
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.train_data.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._fitting:  # test(ckpt_path="best") must not take the scores back
+            self.train_data.load_state_dict(state_dict)
+
+    # ---- what cannot work --------------------------------------------------------------------------------
+
+    def _check_trainer(self, trainer: pl.Trainer) -> None:
+        if not isinstance(self.train_data, Pruned):
+            remedy = 'Scores stay with their owner, and it sends a copy to new processes: take strategy="ddp".'
+            raise InputError(message("a strategy that does not pickle train_data", "ddp_spawn", remedy))
+        wanted: dict[str, tuple[Any, str]] = {
+            "fast_dev_run": (False, "Try the code without this callback first."),
+            "max_steps": (-1, "Pruning must know the end in epochs."),
+            "max_epochs": (self.train_data.num_epochs, "Say the same number here and to InfoBatch."),
+            "limit_train_batches": (1.0, "Prune a Subset of the data instead."),
+            "overfit_batches": (0, "Prune a small Subset of the data instead."),
+            "reload_dataloaders_every_n_epochs": (0, "One loader follows all plans."),
+        }
+        for name, (value, remedy) in wanted.items():
+            if (got := getattr(trainer, name)) != value:
+                raise InputError(message(f"Trainer({name}={value})", repr(got), remedy))
+        connector = trainer._accelerator_connector
+        if connector.is_distributed and connector.use_distributed_sampler:
+            remedy = "The plan is shared out to the ranks already. Give validation a DistributedSampler yourself."
+            raise InputError(message("Trainer(use_distributed_sampler=False)", "True", remedy))
+        interval = trainer.val_check_interval
+        if isinstance(interval, int) and interval > 1 and trainer.check_val_every_n_epoch is not None:
+            remedy = "A pruned epoch may have fewer. Or count across epochs, with check_val_every_n_epoch=None."
+            raise InputError(message("val_check_interval as a share of an epoch", f"{interval} batches", remedy))
+
+    def _loader(self, trainer: pl.Trainer) -> DataLoader:
+        loader: Any = trainer.train_dataloader
+        if not isinstance(loader, DataLoader) or loader.dataset is not self.train_data:
+            raise InputError(
+                message(
+                    "one infobatch.DataLoader over the callback's train_data",
+                    f"{type(loader).__name__} over {getattr(loader, 'dataset', 'no data set')!r}",
+                    "Let train_dataloader return infobatch.DataLoader(train_data, batch_size=...).",
+                )
+            )
+        return loader
+
+    def _check_schedulers(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader) -> None:
+        configs = trainer.lr_scheduler_configs
+        paced = isinstance(getattr(self.train_data.at_begin, "__self__", None), Paced)
+        if paced and not any(isinstance(config.scheduler, Paced) for config in configs):
+            remedy = 'Return it from configure_optimizers as {"scheduler": ..., "interval": "step"}.'
+            raise InputError(message("what infobatch.pace returned", "no scheduler that a checkpoint holds", remedy))
+        for config in configs if pl_module.automatic_optimization else ():
+            scheduler: Any = config.scheduler
+            if not isinstance(scheduler, Paced):
+                if config.interval == "step" and not config.reduce_on_plateau:
+                    warn("a scheduler that counts the steps of pruned epochs ends early: wrap it in infobatch.pace")
+            elif scheduler.scheduler is not None and config.frequency == 1 and loader.batch_size is not None:
+                wanted = 1 if config.interval == "epoch" else self._full_steps(trainer, loader)
+                if scheduler.steps_per_epoch != wanted:
+                    raise InputError(
+                        message(
+                            f'steps_per_epoch={wanted} for "interval": "{config.interval}" and '
+                            f"accumulate_grad_batches={trainer.accumulate_grad_batches}",
+                            f"infobatch.pace(..., steps_per_epoch={scheduler.steps_per_epoch})",
+                            "It is how often a rank would step the scheduler in a full epoch.",
+                        )
+                    )
+
+    def _full_steps(self, trainer: pl.Trainer, loader: DataLoader) -> int:
+        assert loader.batch_size is not None
+        share = -(-len(self.train_data) // find(self.train_data.group).world)
+        batches = share // loader.batch_size if loader.drop_last else -(-share // loader.batch_size)
+        return -(-batches // trainer.accumulate_grad_batches)
