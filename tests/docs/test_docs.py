@@ -19,6 +19,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?P<before>[^\n]*\n\s*|^)^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = "<!-- skip -->"
 
+pytestmark = [  # what Lightning itself warns of
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
+]
+
 # Modules that need more than torch: their examples run where that is installed.
 OPTIONAL = {"integrations", "lab", "report", "cli", "adapters", "selection"}
 

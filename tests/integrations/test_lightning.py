@@ -251,6 +251,7 @@ def test_resumed_at_any_step_it_ends_as_if_undisturbed(saved: Any, where: str) -
     assert_same(module.net, module.train_data, whole.net, whole.train_data)
     assert module.pace.scheduler.last_epoch == EPOCHS * FULL
     assert trainer.global_step == len(whole.steps)
+    assert trainer.fit_loop.epoch_loop._batches_that_stepped == len(whole.steps)  # the step that loggers are told
     assert module.validated == whole.validated[len(whole.validated) - len(module.validated) :]
     assert len(module.validated) == sum(step < last for last in end)
 
@@ -358,7 +359,7 @@ def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr[-4000:]
     ranks = [torch.load(tmp_path / f"rank{rank}", weights_only=True) for rank in range(2)]
-    lengths = [-(-(-(-kept // 2)) // (BATCH // 2)) for kept in ranks[0]["plain"]["kept"]]
+    lengths = [math.ceil(math.ceil(kept / 2) / (BATCH / 2)) for kept in ranks[0]["plain"]["kept"]]
     assert min(lengths) < FULL
     for rank in ranks:
         whole = rank["whole"]

@@ -32,8 +32,9 @@ class Pruning(pl.Callback):
     ...         return infobatch.DataLoader(train_data, batch_size=8)
     ...     def configure_optimizers(self):
     ...         return torch.optim.SGD(self.parameters(), lr=0.01)
-    >>> quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    >>> pl.Trainer(max_epochs=8, callbacks=[Pruning(train_data)], accelerator="cpu", **quiet).fit(Module())
+    >>> quiet = {f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")}
+    >>> trainer = pl.Trainer(max_epochs=8, callbacks=[Pruning(train_data)], logger=False, **quiet)
+    >>> trainer.fit(Module())
     >>> len(train_data.history), train_data.history[-1].saved_so_far > 0
     (8, True)
 
