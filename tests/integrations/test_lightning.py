@@ -278,7 +278,9 @@ def test_resumed_again_and_again(tmp_path: Path, steps: int) -> None:
         trained += module.steps
         if module.train_data.epoch == EPOCHS:
             break
-    assert len(trained) == count == trainer.global_step
+    lengths = [math.ceil(report.kept / BATCH) for report in train.history]
+    assert [step[:2] for step in trained] == [(e, i) for e, length in enumerate(lengths) for i in range(length)]
+    assert trainer.global_step == count
     assert_same(module.net, module.train_data, net, train)
 
 

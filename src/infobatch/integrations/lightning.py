@@ -67,9 +67,7 @@ class Pruning(pl.Callback):
         batches = loop.epoch_loop.batch_progress
         if loop.epoch_loop.restarted_on_train_batch_end and batches.is_last_batch:
             # Saved at an epoch's last batch: Lightning would begin the next one in its middle if that is longer.
-            batches.increment_completed()
             loop.epoch_loop._batches_that_stepped += 1
-            loop.epoch_loop.reset_restart_stage()
             loop.reset_restart_stage()
             loop.restarting = False
         before, done = batches.current.processed, data.progress[1]
