@@ -313,6 +313,36 @@ def test_what_lightning_loses_in_the_middle_of_an_accumulation_is_said(tmp_path:
     assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))
 
 
+@pytest.mark.parametrize(("last", "updated"), [(False, False), (False, True), (True, False), (True, True)])
+def test_resumed_where_an_exception_came(saved: Any, tmp_path: Path, last: bool, updated: bool) -> None:
+    """Inside a batch, before or after its losses came: Lightning has not counted it, and train_data may have."""
+    whole, _ = saved
+    at = (1, [step for step in whole.steps if step[0] == 1][-1][1] if last else 3)
+
+    class Fails(PacedModule):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if at == (self.current_epoch, batch_idx) and not updated:
+                raise InterruptedError
+            loss = super().training_step(batch, batch_idx)
+            if at == (self.current_epoch, batch_idx):
+                raise InterruptedError
+            return loss
+
+    with pytest.raises(InterruptedError):
+        fit(Fails(wrap()), ModelCheckpoint(tmp_path, "failed", save_on_exception=True, every_n_epochs=9))
+    module = PacedModule(wrap())
+    if last and updated:
+        with pytest.raises(StateError, match=r"train_data in epoch 1, .* got epoch 2"):
+            fit(module, ckpt_path=tmp_path / "failed.ckpt")
+        return
+    with pytest.warns(InfoBatchWarning, match="saved inside a batch"):
+        fit(module, ckpt_path=tmp_path / "failed.ckpt")
+    assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))
+    assert [epoch for epoch, _ in module.validated] == list(range(1, EPOCHS))
+    if not updated:
+        assert_same(module.net, module.train_data, whole.net, whole.train_data)
+
+
 def test_evaluation_of_a_checkpoint_leaves_the_scores_alone(saved: Any) -> None:
     _, folder = saved
     module = PacedModule(wrap())

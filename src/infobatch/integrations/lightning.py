@@ -71,6 +71,9 @@ class Pruning(pl.Callback):
             loop.reset_restart_stage()
             loop.restarting = False
         before, done = batches.current.processed, data.progress[1]
+        broken = batches.current.ready > before  # saved inside a batch, where an exception came
+        if broken:
+            batches.is_last_batch = False  # not yet: Lightning would leave it out
         inside = before > 0 and not batches.is_last_batch
         ended = loop.restarted_mid_epoch and batches.is_last_batch  # saved by the validation after the last batch
         due = trainer.current_epoch + ended
@@ -94,6 +97,8 @@ class Pruning(pl.Callback):
                     "the checkpoint lies between two steps, and Lightning saves no accumulated gradients: those of "
                     f"{lost} batches are lost, so the run will differ from an undisturbed one"
                 )
+            elif broken:
+                warn("the checkpoint was saved inside a batch: if its losses had come, its gradient is lost")
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
