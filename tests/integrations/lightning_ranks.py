@@ -44,16 +44,17 @@ def in_a_plain_loop() -> dict[str, Any]:
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=one.LR, momentum=0.9)
     scheduler = one.paced(optimizer, train, FULL)
-    loader = infobatch.DataLoader(train, batch_size=PER_RANK)
+    loader, where = infobatch.DataLoader(train, batch_size=PER_RANK), []
     for _ in range(one.EPOCHS):
         for x, y in loader:
             loss = train.update((model(x) - y).square().squeeze(1))
+            where.append(loader.state_dict())  # what Lightning saves of a loader
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             scheduler.step()
     assert train.scores.isfinite().all()  # brings the last epoch's losses together
-    return facts(net, train)
+    return {**facts(net, train), "where": where}
 
 
 def main() -> None:

@@ -397,6 +397,7 @@ def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path) -> No
         whole = rank["whole"]
         assert whole["validated"] == [(epoch, length - 1) for epoch, length in enumerate(lengths)]
         assert [step[:2] for step in whole["steps"]] == [(e, i) for e, n in enumerate(lengths) for i in range(n)]
+        assert rank["plain"]["where"][lengths[0] - 1] == {"epoch": 1, "done": 0}
         for step, resumed in rank["resumed"].items():
             assert resumed["steps"] == whole["steps"][step:]
         for other in (whole, *rank["resumed"].values()):
@@ -439,9 +440,9 @@ def test_training_may_stop_anywhere() -> None:
         ({"max_epochs": None}, r"max_epochs=6\); got 1000"),
         ({"max_steps": 10}, r"max_steps=-1\); got 10"),
         ({"fast_dev_run": True}, "without this callback"),
-        ({"limit_train_batches": 0.5}, "Subset"),
-        ({"limit_train_batches": 4}, "Subset"),
-        ({"overfit_batches": 2}, "Subset"),
+        ({"limit_train_batches": 0.5}, "limit_train_batches=.* Subset"),
+        ({"limit_train_batches": 4}, "limit_train_batches=.* Subset"),
+        ({"overfit_batches": 2}, "overfit_batches=.* Subset"),
         ({"reload_dataloaders_every_n_epochs": 1}, "follows all plans"),
         ({"val_check_interval": 4}, "share of an epoch"),
         ({"strategy": "ddp", "devices": 1}, "use_distributed_sampler=False"),

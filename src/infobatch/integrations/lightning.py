@@ -150,8 +150,8 @@ class Pruning(pl.Callback):
             "fast_dev_run": (False, "Try the code without this callback first."),
             "max_steps": (-1, "Pruning must know the end in epochs."),
             "max_epochs": (self.train_data.num_epochs, "Say the same number here and to InfoBatch."),
-            "limit_train_batches": (1.0, "Prune a Subset of the data instead."),
             "overfit_batches": (0, "Prune a small Subset of the data instead."),
+            "limit_train_batches": (1.0, "Prune a Subset of the data instead."),
             "reload_dataloaders_every_n_epochs": (0, "One loader follows all plans."),
         }
         for name, (value, remedy) in wanted.items():
