@@ -7,7 +7,7 @@ an error raised inside a loader's worker arrives in the main process as itself.
 import sys
 import warnings
 
-BETWEEN = ("infobatch", "torch", "accelerate", "transformers")
+BETWEEN = ("infobatch", "torch", "accelerate", "lightning", "transformers")
 """Packages whose lines a warning does not name: nobody could change anything there."""
 
 
