@@ -388,3 +388,11 @@ def test_a_loaders_state_is_where_training_is_and_wants_the_datas_loaded_first()
 
 if __name__ == "__main__":
     go_through(Path(sys.argv[1]))
+
+
+@pytest.mark.parametrize("state", [{}, None, {"epoch": "1", "done": 0}, [1, 2]], ids=repr)
+def test_a_place_that_is_none_is_refused(state: Any) -> None:
+    train = infobatch.InfoBatch(TensorDataset(torch.arange(8.0)), 4)
+    for one in (train.sampler, infobatch.DataLoader(train, batch_size=4)):
+        with pytest.raises(infobatch.StateError, match="where training was"):
+            one.load_state_dict(state)

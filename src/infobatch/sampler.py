@@ -46,6 +46,9 @@ class PlanSampler(Sampler[int]):
         return {"epoch": epoch, "done": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict) or not all(isinstance(state.get(name), int) for name in ("epoch", "done")):
+            remedy = "Load what state_dict() of this sampler, or of its loader, returned."
+            raise StateError(message("where training was: an epoch and samples done", repr(state), remedy))
         epoch, done = self._where()
         if (epoch, done) < (state["epoch"], state["done"]):
             raise StateError(

@@ -167,6 +167,23 @@ def test_saved_anywhere_and_resumed_there(stop: tuple[int, int], paced: str, tmp
     assert (first["epoch"], already) == ((1, 0) if stop == (0, 16) else (stop[0], stop[1] + 1))
 
 
+def test_a_pass_draws_no_random_numbers_that_a_net_might_draw() -> None:
+    """Or a resumed epoch, which is one pass more, would go on with another dropout."""
+    parts = Parts(Run())
+    loader = prepare(Accelerator(cpu=True), parts.loader)
+    before = torch.get_rng_state()
+    for inputs, _ in loader:
+        parts.train.update(inputs.sum(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_prepared_twice_is_saved_once() -> None:
+    parts, accelerator = Parts(Run()), Accelerator(cpu=True)
+    for _ in range(2):
+        prepare(accelerator, parts.loader, parts.scheduler)
+    assert accelerator._custom_objects == [parts.train, parts.scheduler]
+
+
 def test_an_accumulation_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     whole = accelerated(Run(4))
     start_anew()

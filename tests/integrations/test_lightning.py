@@ -410,6 +410,16 @@ def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path) -> No
 # ---- epochs that end early -------------------------------------------------------------------------------
 
 
+def test_losses_that_never_come_are_named() -> None:
+    class Forgets(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            del batch_idx
+            return self.net(batch[0]).square().mean()
+
+    with pytest.raises(MisalignedError, match=r"over after 0\. Return train_data\.update\(losses\)"):
+        fit(Forgets(wrap()))
+
+
 def test_an_epoch_that_is_broken_off_is_refused() -> None:
     class Breaks(Module):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:

@@ -247,6 +247,15 @@ def test_the_loss_of_tokens_is_their_mean_by_sample(make: Any, kind: Any, losses
     assert made.evaluate(sentences())["eval_loss"] > 0
 
 
+def test_a_model_tells_its_shift_also_where_all_its_logits_are_alike() -> None:
+    """Both ways to read the labels give the same loss then; which logits it comes from tells them apart."""
+    torch.manual_seed(0)
+    size = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, tie_word_embeddings=False, **size))
+    nn.init.zeros_(model.lm_head.weight)
+    assert with_trainer(model, pruned(sentences()))._shift == 1
+
+
 def by_smoothed_class(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     logits = model(input_ids=batch["input_ids"]).logits
     return F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.2)

@@ -570,12 +570,18 @@ def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
     write(tmp_path / "e.jsonl", timed().plain())
     write(tmp_path / "f.jsonl", {**timed().plain(), "rows": {"numpy mean, 1.28M": "soon"}})
     write(tmp_path / "foreign.jsonl", {"kind": "of another program"})
+    whole = (tmp_path / "e.jsonl").read_bytes()
+    (tmp_path / "g.jsonl").write_bytes(whole + whole.replace(b"numpy", b"\xff\xfe"))  # of two lines the second
+    write(tmp_path / "h.jsonl", {**timed().plain(), "environment": "a machine"})
+    (tmp_path / "i.jsonl").write_bytes(whole + b"[" * 100_000)
     found = evidence(tmp_path)
     assert found.runs[len(known.runs) :] == (found.runs[-1],)
     assert found.runs[-1].settings == good.settings
     assert found.measurements[len(known.measurements) :] == (timed(),)
     said = found.unreadable[len(known.unreadable) :]
-    assert [Path(text.partition(":")[0]).relative_to(tmp_path).parts[0] for text in said] == ["c", "d", "f.jsonl"]
+    assert [Path(text.partition(":")[0]).relative_to(tmp_path).parts[0] for text in said] == [
+        *("c", "d", "f.jsonl", "g.jsonl", "h.jsonl", "i.jsonl"),
+    ]
     assert (found.runs[-1].file, found.measurements[-1].file) == (
         tmp_path / "a" / "record.jsonl",
         tmp_path / "e.jsonl",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+import torch
 import torch.utils.data
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin
@@ -15,7 +16,10 @@ from ..distributed import find
 from ..errors import InputError, message
 from ..loader import DataLoader, Delivery
 from ..pacing import Paced
+from ..plan import generator_for
 from ..sampler import PlanSampler
+
+WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 
 
 def prepare(accelerator: Accelerator, *objects: Any) -> Any:
@@ -63,7 +67,10 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     ours: dict[int, Any] = {id(one): Loader(accelerator, one) for one in loaders}
     ours |= {id(one): Scheduler(accelerator, one) for one in paced}
     data = {id(one.dataset): one.dataset for one in loaders}
-    accelerator.register_for_checkpointing(*data.values(), *paced)
+    known = {id(one) for one in accelerator._custom_objects}  # prepared once more, as a notebook's cell is
+    new = [one for one in (*data.values(), *paced) if id(one) not in known]
+    if new:
+        accelerator.register_for_checkpointing(*new)
     result = tuple(ours[id(one)] if id(one) in ours else next(theirs) for one in objects)
     return result[0] if len(result) == 1 else result
 
@@ -83,10 +90,14 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         self._in_step = [kind for kind in accelerator.rng_types if kind != "generator"]
         """Random numbers that Accelerate was asked to keep in step over the ranks. A plan has its own."""
         self._running: Delivery | None = None
+        self._seeds = loader.generator is None
 
     def __iter__(self) -> Iterator[Any]:
         if self._in_step:
             synchronize_rng_states(self._in_step)
+        if self._seeds:  # or each pass would draw from the numbers of dropout, and a resumed epoch is one pass more
+            data = self.dataset
+            self.loader.generator = generator_for(data.seed ^ WORKERS, data.epoch, torch.device("cpu"))
         self._running = batches = Delivery(self.loader, lookahead=1)
         self.begin()
         ahead: list[Any] = []

@@ -117,13 +117,13 @@ class Pruning(pl.Callback):
             pl_module.log_dict(shares, sync_dist=True)  # the same on all ranks, but Lightning would warn
         elif not trainer.should_stop:
             _, done, total = data.progress
-            raise MisalignedError(
-                message(
-                    f"an epoch of the {total} samples of its plan",
-                    f"epoch {trainer.current_epoch} over after {done}",
-                    "Let each epoch run to its end: no -1 from on_train_batch_start.",
+            remedy = "Let each epoch run to its end: no -1 from on_train_batch_start."
+            if not done:
+                remedy = (
+                    "Return train_data.update(losses) from training_step. With drop_last=True, take smaller batches."
                 )
-            )
+            got = f"epoch {trainer.current_epoch} over after {done}"
+            raise MisalignedError(message(f"an epoch of the {total} samples of its plan", got, remedy))
 
     @staticmethod
     def _set_length(trainer: pl.Trainer, batches: int) -> None:
@@ -176,6 +176,9 @@ class Pruning(pl.Callback):
                     "Let train_dataloader return infobatch.DataLoader(train_data, batch_size=...).",
                 )
             )
+        if not hasattr(loader.batch_sampler or loader.sampler, "__len__"):
+            remedy = "Give it a __len__ of the epoch at hand: Lightning must know where an epoch ends."
+            raise InputError(message("a batch sampler with a length", type(loader.batch_sampler).__name__, remedy))
         return loader
 
     def _check_schedulers(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader) -> None:

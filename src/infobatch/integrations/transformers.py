@@ -255,8 +255,10 @@ class PrunedTrainer(Trainer):
         if told is not None and extra is None:
             near = 1e-4 if own.itemsize > 2 else 2e-2
             fits = [shift for shift, ours in found.items() if math.isclose(told, ours, rel_tol=near)]
-            if fits:
-                return fits[0] if len(fits) == 1 else int(self._loss_shifts_labels)
+            if len(fits) > 1:  # as at a first step, where all logits are alike
+                fits = [shift for shift in fits if _uses(own, outputs.logits, labels, shift)]
+            if len(fits) == 1:
+                return fits[0]
         got = f"{told} by the model, {' or '.join(map(str, found.values()))} by its logits"
         got += "" if extra is None else ", and an aux_loss"
         raise InputError(message("the cross entropy of its logits as the model's loss", got, ONE_EACH))
@@ -362,6 +364,14 @@ def _by_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.
     )
     counts = (labels != IGNORED).view(len(labels), -1).sum(1)
     return flat.view(len(labels), -1).sum(1) / counts.clamp(min=1), counts
+
+
+def _uses(loss: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
+    """Whether a loss comes from the logits of just those tokens whose label lies ``shift`` behind."""
+    (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
+    wanted = torch.zeros_like(labels, dtype=torch.bool)
+    wanted[:, : labels.shape[1] - shift] = labels[:, shift:] != IGNORED
+    return slope is not None and torch.equal(slope.ne(0).any(-1), wanted)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> bool:

@@ -81,13 +81,13 @@ def evidence(*roots: Path | str) -> Evidence:
         try:
             kind = _kind(path)
             if kind == "measure":
-                measured += _measurements(path)
+                measured += list(_measurements(path))
             elif kind == "start" or path.name == records.FILE:
                 for run in records.read_file(path):
                     if run.end is not None:
                         essence(run.settings)  # a record with settings of another version is found out here
                         found.append(run)
-        except (InfoBatchError, OSError) as error:
+        except (InfoBatchError, OSError, RecursionError) as error:
             unreadable.append(f"{path}: {error}")
     return Evidence(tuple(found), tuple(measured), tuple(unreadable))
 
@@ -103,11 +103,13 @@ def _kind(path: Path) -> str:
 
 
 def _measurements(path: Path) -> Iterator[Measurement]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             fact = json.loads(line)
             rows = {str(name): float(value) for name, value in fact["rows"].items()}
-            yield Measurement(fact["measure"], rows, fact["environment"], fact["time"], fact["quick"], path)
+            yield Measurement(
+                fact["measure"], rows, dict(fact["environment"]), str(fact["time"]), fact["quick"], path
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
                 message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")

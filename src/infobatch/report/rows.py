@@ -64,7 +64,8 @@ def difference(study: Study) -> Figure | None:
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
-    ends = [end for _, one in rows for end in (one.mean, one.low, one.high) if end is not None]
+    told = [one for _, one in rows if one.n > 2] or [one for _, one in rows]  # two seeds have endless intervals
+    ends = [end for one in told for end in (one.low, one.high) if end is not None] + [one.mean for _, one in rows]
     low, high = min(-2 * margin, *ends), max(margin, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
@@ -90,7 +91,8 @@ def difference(study: Study) -> Figure | None:
         plot.svg("difference", f"Paired difference to {other} of {len(rows)} kinds of runs, with intervals"),
         "The dot is the mean over pairs of runs with the same seed, the line its "
         f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is "
-        f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points.",
+        f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points."
+        + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(rows) else ""),
         (),
         href(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],
