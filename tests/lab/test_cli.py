@@ -538,28 +538,35 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert "runs/mine/full-seed0/record.jsonl, whose line 1 has settings" in err
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
+def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "infobatch:ratio=0.5,delta=0.8", "--seeds", "2")
-    code, out, _ = say(*words, "--name", "mine")
-    assert code == 0
-    wide = json.loads(say("compare", "--resume", "runs/mine", "--json")[1])["comparison"]["rows"]
+    wide = json.loads(say(*words, "--name", "mine", "--json")[1])["comparison"]["rows"]
     told = {row["label"]: row["verdict"]["text"] for row in wide}
-    table, _, below = out.partition("\nfull: the baseline\n")
-    assert all(len(line) <= width for line in table.splitlines())
-    head = next(line for line in table.splitlines() if " n " in line)
-    names = "".join("".join(line[: head.index(" n ")].split()) for line in table.splitlines())  # folded, perhaps
-    for name, verdict in list(told.items())[1:]:
-        assert f"\n{name}: {verdict}" in f"\n{below}"
-        assert "".join(name.split()) in names
-    assert "…" not in out
-    assert "seconds" not in table
-    for command in (("reproduce", "figure5"), ("reproduce", "--list"), ("tasks",)):
+    for width in (60, 80, 120):
+        monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
+        code, out, _ = say("report", "runs/mine", "-o", "page.html")
+        assert code == 0
+        table, _, below = out.partition("\nfull: the baseline\n")
+        assert all(len(line) <= width for line in table.splitlines())
+        head = next(line for line in table.splitlines() if " n " in line)
+        names = "".join("".join(line[: head.index(" n ")].split()) for line in table.splitlines())  # folded, perhaps
+        for name, verdict in list(told.items())[1:]:
+            assert f"\n{name}: {verdict}" in f"\n{below}"
+            assert "".join(name.split()) in names
+        assert "…" not in out
+        assert "seconds" not in table
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_narrow_lists_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
+    for command in (("reproduce", "--list"), ("tasks",)):
         code, out, _ = say(*command)
         assert code == 0
         assert "…" not in out
-    assert "cell (of the highest rate)" in " ".join(say("reproduce", "figure5")[1].split())
+    out = say("reproduce", "figure5")[1]
+    assert "…" not in out
+    assert "cell (of the highest rate)" in " ".join(out.split())
 
 
 LOADERS = """
