@@ -14,7 +14,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
+from .plan import generator_for
 from .views import Fetched
+
+WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 
 
 class Carried:
@@ -130,6 +133,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return Delivery(self, self.lookahead)
+
+    def seed_workers(self) -> None:
+        """Before a pass: what its workers draw comes from (seed, epoch).
+
+        Else each pass takes a number from torch's global generator, and a resumed epoch is one pass more: dropout
+        would go on with others.
+        """
+        self.generator = generator_for(self._data.seed ^ WORKERS, self._data.epoch, torch.device("cpu"))
 
     def state_dict(self) -> dict[str, Any]:
         """For frameworks that save their loaders: where training is. The position itself is train_data's to save."""

@@ -9,6 +9,7 @@ normalise the gradient do not see a loss grow at all.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from .dataset import Pruned
+from .distributed import find
 from .errors import InputError, StateError, message, warn
 
 SCALE_BLIND = frozenset(
@@ -26,6 +28,21 @@ SCALE_BLIND = frozenset(
     }
 )  # fmt: skip
 """Optimizers, by class name, whose step hardly depends on the scale of the gradient."""
+
+
+def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, accumulate: int = 1) -> int:
+    """The optimizer's steps in an epoch of full data, on each rank: what schedulers are built for.
+
+    >>> import infobatch
+    >>> train_data = infobatch.InfoBatch(range(100), num_epochs=8)
+    >>> full_steps(train_data, 16), full_steps(train_data, 16, drop_last=True)
+    (7, 6)
+    >>> full_steps(train_data, 16, accumulate=4)
+    2
+    """
+    samples = math.ceil(len(train_data) / find(train_data.group).world)
+    batches = samples // batch_size if drop_last else math.ceil(samples / batch_size)
+    return math.ceil(batches / accumulate)
 
 
 GROWN = "infobatch_growth"  # noted in the optimizer's groups, so that nobody takes a grown rate for a plain one

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -338,16 +336,8 @@ def test_two_updates_for_a_batch_are_seen() -> None:
 # ---- two processes -------------------------------------------------------------------------------------------
 
 
-def test_two_processes(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("accelerate_run.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, tmp_path],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_two_processes(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
+    two_ranks("accelerate_run.py", str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for results in ranks:
         for accumulate in (1, 4):

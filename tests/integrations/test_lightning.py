@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -378,18 +376,9 @@ def test_data_from_another_run_is_refused() -> None:
 # ---- ranks -----------------------------------------------------------------------------------------------
 
 
-def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path) -> None:
+def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
     """And resumed in and between epochs they leave it, too."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    script = Path(__file__).with_name("lightning_ranks.py")
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(script), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    two_ranks("lightning_ranks.py", str(tmp_path))
     ranks = [torch.load(tmp_path / f"rank{rank}", weights_only=True) for rank in range(2)]
     lengths = [math.ceil(math.ceil(kept / 2) / (BATCH / 2)) for kept in ranks[0]["plain"]["kept"]]
     assert min(lengths) < FULL

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -576,17 +573,8 @@ def test_without_training_data_it_evaluates() -> None:
 # ---- ranks ---------------------------------------------------------------------------------------------------
 
 
-def test_two_ranks_leave_what_two_ranks_of_a_plain_loop_leave(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("transformers_run.py")
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, *launch, str(script), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_two_ranks_leave_what_two_ranks_of_a_plain_loop_leave(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
+    two_ranks("transformers_run.py", str(tmp_path))
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         plain, whole, resumed = found["plain"], found["trainer"], found["resumed"]

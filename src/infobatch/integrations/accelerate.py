@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import torch
 import torch.utils.data
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin
@@ -15,11 +13,8 @@ from accelerate.utils import DistributedType, send_to_device, synchronize_rng_st
 from ..distributed import find
 from ..errors import InputError, message
 from ..loader import DataLoader, Delivery
-from ..pacing import Paced
-from ..plan import generator_for
+from ..pacing import Paced, full_steps
 from ..sampler import PlanSampler
-
-WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 
 
 def prepare(accelerator: Accelerator, *objects: Any) -> Any:
@@ -96,8 +91,7 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         if self._in_step:
             synchronize_rng_states(self._in_step)
         if self._seeds:  # or each pass would draw from the numbers of dropout, and a resumed epoch is one pass more
-            data = self.dataset
-            self.loader.generator = generator_for(data.seed ^ WORKERS, data.epoch, torch.device("cpu"))
+            self.loader.seed_workers()
         self._running = batches = Delivery(self.loader, lookahead=1)
         self.begin()
         ahead: list[Any] = []
@@ -189,9 +183,8 @@ def _check_steps(accelerator: Accelerator, paced: Paced, loaders: list[DataLoade
     for loader in loaders:
         if loader.batch_size is None:
             continue
-        samples = math.ceil(len(paced.train_data) / find(paced.train_data.group).world)
-        batches = samples // loader.batch_size if loader.drop_last else math.ceil(samples / loader.batch_size)
-        most = math.ceil(batches / accelerator.gradient_accumulation_steps)
+        accumulate = accelerator.gradient_accumulation_steps
+        most = full_steps(paced.train_data, loader.batch_size, drop_last=loader.drop_last, accumulate=accumulate)
         if paced.steps_per_epoch > most:
             raise InputError(
                 message(

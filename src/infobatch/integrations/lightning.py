@@ -11,10 +11,9 @@ from typing import Any
 import lightning.pytorch as pl
 
 from ..dataset import Pruned
-from ..distributed import find
 from ..errors import InputError, MisalignedError, StateError, message, warn
 from ..loader import DataLoader
-from ..pacing import Paced
+from ..pacing import Paced, full_steps
 
 
 class Pruning(pl.Callback):
@@ -193,7 +192,12 @@ class Pruning(pl.Callback):
                 if config.interval == "step" and not config.reduce_on_plateau:
                     warn("a scheduler that counts the steps of pruned epochs ends early: wrap it in infobatch.pace")
             elif scheduler.scheduler is not None and config.frequency == 1 and loader.batch_size is not None:
-                wanted = 1 if config.interval == "epoch" else self._full_steps(trainer, loader)
+                wanted = 1
+                if config.interval != "epoch":
+                    every = trainer.accumulate_grad_batches
+                    wanted = full_steps(
+                        self.train_data, loader.batch_size, drop_last=loader.drop_last, accumulate=every
+                    )
                 if scheduler.steps_per_epoch != wanted:
                     raise InputError(
                         message(
@@ -203,9 +207,3 @@ class Pruning(pl.Callback):
                             "It is how often a rank would step the scheduler in a full epoch.",
                         )
                     )
-
-    def _full_steps(self, trainer: pl.Trainer, loader: DataLoader) -> int:
-        assert loader.batch_size is not None
-        share = -(-len(self.train_data) // find(self.train_data.group).world)
-        batches = share // loader.batch_size if loader.drop_last else -(-share // loader.batch_size)
-        return -(-batches // trainer.accumulate_grad_batches)

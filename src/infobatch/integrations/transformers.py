@@ -26,7 +26,7 @@ from ..checkpoint import load, save
 from ..dataset import Pruned
 from ..distributed import find
 from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
-from ..pacing import Paced, pace
+from ..pacing import Paced, full_steps, pace
 from ..views import Fetched
 
 FILE = "infobatch.pt"
@@ -122,8 +122,7 @@ class PrunedTrainer(Trainer):
         del dataloader
         self._check_settings()
         size, epochs = len(self.train_dataset), self.train_dataset.num_epochs
-        rounded = math.floor if args.dataloader_drop_last else math.ceil
-        batches = rounded(math.ceil(size / args.world_size) / self._train_batch_size)
+        batches = full_steps(self.train_dataset, self._train_batch_size, drop_last=args.dataloader_drop_last)
         self._steps_per_epoch = steps = math.ceil(batches / args.gradient_accumulation_steps)
         return epochs, steps, size, size * epochs, self.get_total_train_batch_size(args), batches, steps * epochs
 

@@ -25,7 +25,6 @@ from .tasks import Arrays, Task, check_labels
 
 TEST_BATCH = 1000
 SALT = 0x5EED  # so that crops have nothing in common with plans
-WORKERS = 0x10AD  # nor what a loader's workers draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +139,6 @@ class Loader:
             pin_memory=pin,
             persistent_workers=settings.workers > 0,
         )
-        self.train_data, self.seed = train_data, settings.seed
         self.device = device
         self.classes = len(task.classes)
         self.seconds = 0.0
@@ -148,7 +146,7 @@ class Loader:
 
     def epoch(self, draw: Draws, done: int) -> Iterator[Batch]:
         start = perf_counter()
-        self.loader.generator = generator_for(self.seed ^ WORKERS, self.train_data.epoch, torch.device("cpu"))
+        self.loader.seed_workers()
         for inputs, labels in pairs(self.loader, self.classes, "training", self.device):
             self.seconds += perf_counter() - start
             where = slice(done, done + len(labels))

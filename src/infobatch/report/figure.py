@@ -88,6 +88,16 @@ def said(form: str, value: float) -> str:
     return told(form, value).replace("-", "\N{MINUS SIGN}")
 
 
+def between(low: float | None, high: float | None) -> str:
+    """The ends of an interval; nothing where there is none."""
+    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+
+def accuracy(mean: float | None, std: float | None) -> str:
+    """A mean with its spread; nothing where there is none."""
+    return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
 def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table as a file inside a link."""
     held = io.StringIO()

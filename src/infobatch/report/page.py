@@ -11,11 +11,10 @@ from markupsafe import Markup
 from ..lab.comparison import Row
 from ..lab.readings import metric_of, number, seconds, table
 from ..lab.records import Run
-from ..lab.verdicts import Difference
 from ..lab.words import percent
 from . import curves, drawing, rows, shell
 from .classes import by_class
-from .figure import Figure, said, signed, styles, swatch
+from .figure import Figure, accuracy, between, said, signed, styles, swatch
 from .frontier import frontier
 from .gallery import MOST_LABELS, Gallery, galleries
 from .losses import distributions
@@ -186,13 +185,13 @@ def _lines(study: Study) -> list[Line]:
             Line(
                 row=row,
                 mark=swatch(looks[row.label]),
-                mean="" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}"),
+                mean=accuracy(row.mean, row.std),
                 saved="" if row.saved is None else said("{:.1f} %", 100 * row.saved),
                 seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
                 time="" if time is None else f"{signed(-time, 1)} %",
                 difference="" if found is None else signed(found.mean),
-                interval="" if found is None else _between(found),
-                same="" if same is None else f"{signed(same.mean)} ({_between(same) or 'one seed'})",
+                interval="" if found is None else between(found.low, found.high),
+                same="" if same is None else f"{signed(same.mean)} ({between(same.low, same.high) or 'one seed'})",
             )
         )
     return lines
@@ -200,10 +199,6 @@ def _lines(study: Study) -> list[Line]:
 
 def _spread(std: float | None) -> str:
     return "" if std is None else f" ± {std:,.1f}"
-
-
-def _between(found: Difference) -> str:
-    return "" if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
 
 
 @dataclass(frozen=True)

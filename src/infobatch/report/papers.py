@@ -20,7 +20,7 @@ from ..lab.verdicts import Difference
 from ..lab.words import percent
 from . import drawing, shell
 from .beside import differences
-from .figure import said, signed
+from .figure import accuracy, between, said, signed
 from .series import FORBIDDEN
 
 TITLE = "Our tables beside the papers'"
@@ -174,7 +174,7 @@ def _line(row: CellOutcome, target: Path) -> Line:
         saved="" if row.saved is None else said("{:.1f} %", row.saved),
         paper_saved="" if cell.saved is None else f"{cell.saved:.1f} %",
         difference=_apart(cell, row.compared),
-        interval=_between(row.low, row.high) if cell.against else "",
+        interval=between(row.low, row.high) if cell.against else "",
         paper_difference=_apart(cell, row.wanted),
         status=row.status,
         why=row.why,
@@ -197,10 +197,6 @@ def _apart(cell: Cell, value: float | None) -> str:
     if value is None:
         return ""
     return f"{said('{:.3g}', value)} times" if cell.compare == "factor" else signed(value)
-
-
-def _between(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
 # ---- beyond the papers -----------------------------------------------------------------------------------
@@ -238,7 +234,7 @@ def _compared(row: Row, study: Beyond) -> dict[str, Any]:
         "label": row.label,
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],
         "n": row.n,
-        "mean": "" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}"),
+        "mean": accuracy(row.mean, row.std),
         "saved": "" if row.saved is None else said("{:.1f} %", 100 * row.saved),
         "difference": _ends(row.difference),
         "to_rule": _ends(study.to_rule.get(row.label)),
@@ -247,7 +243,7 @@ def _compared(row: Row, study: Beyond) -> dict[str, Any]:
 
 
 def _ends(found: Difference | None) -> tuple[str, str]:
-    return ("", "") if found is None else (signed(found.mean), _between(found.low, found.high))
+    return ("", "") if found is None else (signed(found.mean), between(found.low, found.high))
 
 
 # ---- links -----------------------------------------------------------------------------------------------
