@@ -3,6 +3,7 @@
 little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
 again       what that left open, with other seeds
 crops       the same task with crops and flips, 60 epochs: no net learns it by heart
+rates       the same at half to four times the rate: how much growth it bears
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
@@ -178,6 +179,20 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
     return grouped(CROPS, [changes, more], seeds)
 
 
+def rates(seeds: int = 10) -> Iterator[Settings]:
+    """How large a rate still bears growth: from half of what suits full data to four times that."""
+    changes: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "full", "steps": 1_670},
+        {"method": "author_tiers"},
+        {"method": "author_tiers", **LR},
+        {"method": "author_tiers", **LR, "ideas": "peak"},
+        {"method": "author_tiers", **LR, "ideas": "sqrt_growth"},
+    ]
+    grid = [{**change, "lr": lr} for lr, change in product((0.1, 0.4, 0.05, 0.2), changes)]
+    return grouped(CROPS, [grid], seeds)
+
+
 def parts(seeds: int = 10) -> Iterator[Settings]:
     """Tables 4 and 5 and Figure 3 of the paper in little: what each part adds, where to prune, how far."""
     groups = [
@@ -342,6 +357,7 @@ QUEUES = {
     "little": little,
     "again": again,
     "crops": crops,
+    "rates": rates,
     "parts": parts,
     "optimizers": optimizers,
     "screen": screen,

@@ -33,6 +33,8 @@ class Idea:
 
     growth_power: float = 1.0
     """With compensate="lr": the rate grows by (|D|/|S|) to this power."""
+    within_peak: bool = False
+    """With compensate="lr": the rate grows no further than the largest rate of its schedule."""
     normalise: bool = False
     """The weights of a batch get the mean that the epoch's have, so that no batch steps further than another."""
     score_average: float = 0.0
@@ -61,6 +63,7 @@ class Idea:
 
 IDEAS: dict[str, tuple[Idea, str]] = {
     "sqrt_growth": (Idea(growth_power=0.5), "a rate grown in full is too large for the noise of fewer samples"),
+    "peak": (Idea(within_peak=True), "a rate grown beyond its schedule's largest is too large"),
     "no_growth": (Idea(growth_power=0.0), "the growth is not needed: fewer steps alone cost little"),
     "normalise": (Idea(normalise=True), "batches with many heavy samples step too far"),
     "average": (Idea(score_average=0.5), "one loss is too noisy a score"),
@@ -97,7 +100,7 @@ def idle(idea: Idea, norms: Sequence[nn.Module], settings: Settings) -> list[str
     """What of an idea does nothing in a run of a net with these batch norms, and why."""
     steady = settings.optimizer not in ("sgd", "lars") or not settings.momentum
     reasons = (
-        (idea.growth_power != 1.0 and settings.grows != "lr", "the learning rate does not grow"),
+        ((idea.growth_power != 1.0 or idea.within_peak) and settings.grows != "lr", "the learning rate does not grow"),
         (idea.weigh_norms and not any(isinstance(each, nn.BatchNorm2d) for each in norms), "no BatchNorm2d"),
         (idea.recalibrate > 0 and not norms, "no batch norm"),
         (idea.grow_decay and not settings.weight_decay, "no weight decay"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .ideas import combine
@@ -27,6 +29,8 @@ def epoch_rates(
 ) -> list[float]:
     """The rates of an epoch's steps: each stands where its data stand in a full epoch, as with ``infobatch.pace``."""
     start, batch = epoch * full_steps, settings.batch_size
-    growth = (size / kept) ** combine(settings.ideas).growth_power if settings.grows == "lr" else 1.0
+    idea = combine(settings.ideas)
+    growth = (size / kept) ** idea.growth_power if settings.grows == "lr" else 1.0
+    bound = max(table) if idea.within_peak else math.inf
     places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
-    return [table[min(start + place, len(table) - 1)] * growth for place in places]
+    return [min(table[min(start + place, len(table) - 1)] * growth, bound) for place in places]
