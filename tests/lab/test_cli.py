@@ -510,6 +510,21 @@ def test_estimate_from_a_log(say: Any, place: Path) -> None:
     assert len(told["unknown"]) == len(set(told["unknown"])) > 0
 
 
+def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
+    np.save(place / "losses.npy", np.random.default_rng(0).random((1, 50), np.float32))
+    told = json.loads(say("estimate", "losses.npy", "--json")[1])
+    assert told["left_out"]["kakurenbo"] == "more than losses is needed"
+    tried = {one["method"].partition("(")[0] for one in told["methods"]}
+    assert sorted([*tried, *told["left_out"]]) == sorted(methods.METHODS)
+    (line,) = (text for text in say("estimate", "losses.npy")[1].splitlines() if text.startswith("Left out: "))
+    more = "dynamic_uncertainty, kakurenbo, ies, rcap, bls (more than losses is needed)"
+    assert line == f"Left out: saving (the run is too short); {more}."
+    assert "Left out" not in say("estimate", "losses.npy", "--epochs", "20", "--methods", "full")[1]
+    assert json.loads(say("estimate", "losses.npy", "--methods", "full", "--json")[1])["left_out"] == {}
+    (line,) = (text for text in say("estimate", "losses.npy", "--epochs", "20")[1].splitlines() if "Left out" in text)
+    assert line == f"Left out: {more}."
+
+
 def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     for method in ("full", "infobatch"):
         say("train", "--task", "toy:make", "--method", method, "--name", "mine")

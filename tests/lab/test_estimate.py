@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 import infobatch
 from infobatch.errors import InputError
-from infobatch.lab.estimate import Estimate, estimate, read
+from infobatch.lab.estimate import Estimate, estimate, left_out, read
 from infobatch.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
@@ -152,6 +152,18 @@ def test_only_methods_that_can_keep_their_promise_are_tried() -> None:
     assert any(one.method.startswith("saving") for one in estimate(torch.rand(20, 9)))
     with pytest.raises(InputError, match="saving of at most"):
         estimate(torch.rand(1, 9), ["saving"])
+
+
+@pytest.mark.parametrize("epochs", [1, 20])
+def test_methods_that_are_not_tried_are_told_with_the_reason(epochs: int) -> None:
+    tried = {one.method.partition("(")[0] for one in estimate(torch.rand(epochs, 9))}
+    told = left_out(epochs)
+    assert tried.isdisjoint(told)
+    assert tried | told.keys() == set(METHODS)
+    assert {told[name] for name in WANT_MORE} == {"more than losses is needed"}
+    assert {name: why for name, why in told.items() if name not in WANT_MORE} == (
+        {"saving": "the run is too short"} if epochs == 1 else {}
+    )
 
 
 def test_it_says_what_it_cannot_know() -> None:

@@ -100,7 +100,9 @@ def estimate(
     *,
     methods: Annotated[
         tuple[str, ...],
-        Parameter(consume_multiple=True, negative="", show_default="all", help="Which to look at."),
+        Parameter(
+            consume_multiple=True, negative="", show_default="all that need losses alone", help="Which to look at."
+        ),
     ] = (),
     epochs: Annotated[
         int | None, Parameter(help="Of the whole run, where the log is of its beginning.", show_default="all logged")
@@ -118,12 +120,13 @@ def estimate(
 
     table = estimates.read(losses)
     found = estimates.estimate(table, list(methods) or None, epochs, seeds)
+    left_out = {} if methods else estimates.left_out(epochs or len(table))
     if json:
         size = {"epochs": table.shape[0], "samples": table.shape[1]}
         unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
         told = [{key: value for key, value in asdict(one).items() if key != "unknown"} for one in found]
-        return Answer(plain={**size, "methods": told, "unknown": unknown})
-    tables.estimates(found)
+        return Answer(plain={**size, "methods": told, "left_out": left_out, "unknown": unknown})
+    tables.estimates(found, left_out)
     return Answer()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -178,7 +178,7 @@ def recipes(lines: Iterable[Line]) -> None:
     show(columns, rows)
 
 
-def estimates(found: Sequence[Estimate]) -> None:
+def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
     columns = ("method", "saved %", "effective size", "noise, at most", "largest weight")
     rows = [
         (
@@ -191,6 +191,9 @@ def estimates(found: Sequence[Estimate]) -> None:
         for one in found
     ]
     show(columns, rows, right=columns[1:], spare=columns[-1:])
+    reasons = {why: ", ".join(name for name in left_out if left_out[name] == why) for why in left_out.values()}
+    if reasons:
+        say(f"Left out: {'; '.join(f'{names} ({why})' for why, names in reasons.items())}.")
     say(*(f"Note: {text}" for text in dict.fromkeys(text for one in found for text in one.unknown)))
 
 

@@ -73,8 +73,8 @@ def estimate(
 ) -> list[Estimate]:
     """Let each method prune as if these had been the losses, [epochs, samples] with NaN where a sample was not seen.
 
-    A sample that is left out keeps its score, as in training. Without ``methods``: all that can work with so many
-    epochs. A ``num_epochs`` beyond the log repeats its last epoch.
+    A sample that is left out keeps its score, as in training. Without ``methods``: all but those in ``left_out``.
+    A ``num_epochs`` beyond the log repeats its last epoch.
     """
     _check_table(losses, "losses")
     losses = losses.detach()
@@ -84,7 +84,10 @@ def estimate(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             remedy = "The log covers the first epochs of the run; leave it out for exactly those."
             raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
-    chosen = _possible(num_epochs) if methods is None else [_method(method, num_epochs) for method in methods]
+    if methods is None:
+        passed_over = left_out(num_epochs)
+        methods = [name for name in METHODS if name not in passed_over]
+    chosen = [_method(method, num_epochs) for method in methods]
     unknown = (*UNKNOWN, *_gaps(losses, num_epochs))
     return [_summary(method, [_replay(losses, method, num_epochs, seed) for seed in range(seeds)], unknown)
             for method in chosen]  # fmt: skip
@@ -137,23 +140,36 @@ def _summary(method: Method, replays: list[_Replay], unknown: tuple[str, ...]) -
     )
 
 
+def left_out(num_epochs: int) -> dict[str, str]:
+    """The methods that are not tried unless they are named, and why."""
+    why = {}
+    for name in METHODS:
+        method = parse_method(name)
+        if not _from_losses(method):
+            why[name] = "more than losses is needed"
+        elif not _long_enough(method, num_epochs):
+            why[name] = "the run is too short"
+    return why
+
+
 def _method(given: str | Method, num_epochs: int) -> Method:
-    name = given.partition(":")[0] if isinstance(given, str) else given.name
     method = parse_method(given) if isinstance(given, str) else given
-    if method.needs or method.score != "loss" or name == "rcap":
+    if not _from_losses(method):
         raise InputError(message("a method that needs losses alone", repr(method), "A log of losses has no more."))
     method.check(num_epochs)
     return method
 
 
-def _possible(num_epochs: int) -> list[Method]:
-    found = []
-    for name in METHODS:
-        try:
-            found.append(_method(name, num_epochs))
-        except InputError:
-            continue  # it cannot do what it promises in so few epochs
-    return found
+def _from_losses(method: Method) -> bool:
+    return not method.needs and method.score == "loss" and method.name != "rcap"  # which wants labels
+
+
+def _long_enough(method: Method, num_epochs: int) -> bool:
+    try:
+        method.check(num_epochs)
+    except InputError:
+        return False
+    return True
 
 
 def _gaps(losses: Tensor, num_epochs: int) -> list[str]:
