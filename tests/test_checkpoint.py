@@ -58,6 +58,39 @@ def test_a_crash_while_saving_leaves_the_old_one_whole(tmp_path: Path) -> None:
     assert same(infobatch.load(tmp_path / "last.pt"), state)
 
 
+@pytest.mark.parametrize("name", ["/proc/last.pt", "a folder"])
+def test_where_it_cannot_be_written_the_path_that_was_given_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a folder").mkdir()
+    with pytest.raises(OSError, match=f": '{name}'$"):
+        infobatch.save({"step": 5}, name)
+    assert os.listdir(tmp_path) == ["a folder"]
+
+
+def test_an_error_of_the_state_itself_keeps_its_name(tmp_path: Path) -> None:
+    class Elsewhere:
+        def __reduce__(self) -> Any:
+            raise FileNotFoundError(2, "No such file or directory", "elsewhere.txt")
+
+    with pytest.raises(FileNotFoundError, match=r"elsewhere\.txt"):
+        infobatch.save(Elsewhere(), tmp_path / "last.pt")
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)  # so that neither side waits for the other
+    try:
+        infobatch.save({"step": 5}, pipe)
+        assert pipe.is_fifo()
+        (tmp_path / "last.pt").write_bytes(os.read(end, 1 << 16))
+    finally:
+        os.close(end)
+    assert infobatch.load(tmp_path / "last.pt") == {"step": 5}
+
+
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     infobatch.save(a_state(), tmp_path / "whole.pt")
     whole = (tmp_path / "whole.pt").read_bytes()

@@ -1,4 +1,4 @@
-"""Checkpoints that a crash cannot spoil."""
+"""Checkpoints, and other files, that a crash cannot spoil."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -38,26 +39,46 @@ class _Watched:
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one."""
+    with replacing(path) as file:
+        watched = _Watched(file)
+        try:
+            torch.save(state, cast(IO[bytes], watched))
+        except RuntimeError as error:
+            raise (watched.error or error) from error
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A draft to write to, which takes the place of ``path`` once it is whole.
+
+    A device or a pipe is written to itself. What the system has against the draft is said of ``path``.
+    """
     target = Path(os.path.realpath(path))  # through a link, not over it
     if not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            with open(target, "wb") as file:
+                yield file
+            return
         with open(draft, "xb") as file:
-            watched = _Watched(file)
-            try:
-                torch.save(state, cast(IO[bytes], watched))
-            except RuntimeError as error:
-                raise (watched.error or error) from error
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(target)) from error
+        with contextlib.suppress(OSError):  # the first error says more
+            draft.unlink()
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(draft), str(target)):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
-    for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):  # by writers that were killed
+    _settle(target)
+
+
+def _settle(target: Path) -> None:
+    """Drafts of writers that were killed go, and the folder reaches the disk."""
+    for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > STALE:
                 left.unlink()

@@ -398,6 +398,11 @@ def test_a_folder_that_holds_no_comparison_is_named(task: Task, tmp_path: Path) 
         assert (tmp_path / "comparison.json").read_text() == text
 
 
+def test_a_comparison_that_cannot_be_kept_is_named_by_its_own_file() -> None:
+    with pytest.raises(OSError, match=r": '/proc/comparison\.json'$"):
+        Series(QUICK, ("infobatch",), (0,)).save(Path("/proc"))
+
+
 def test_a_begun_comparison_with_runs_is_not_undone(task: Task, tmp_path: Path) -> None:
     series = Series(QUICK, ("infobatch",), (0,))
     series.begin(tmp_path / "new")

@@ -540,6 +540,8 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert "Everything against infobatch with the same seeds." in page
     assert "Difference to infobatch" in page
     assert "Did you mean 'infobatch'?" in say("report", "runs/mine", "-o", "page.html", "--against", "infobach")[2]
+    nowhere = "infobatch: [Errno 2] No such file or directory: '/proc/x'\n"
+    assert say("report", "runs/mine", "-o", "/proc/x") == (2, "", nowhere)
     broken = place / "runs" / "mine" / "full-seed0" / "record.jsonl"
     broken.write_text(broken.read_text().replace('"lr":0.05', '"lr":null', 1))
     code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")

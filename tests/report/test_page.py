@@ -463,6 +463,9 @@ def test_bad_targets_are_named(tmp_path: Path) -> None:
         report.write([run("full", epochs=1, size=50)], tmp_path)
     with pytest.raises(InputError, match="runs to compare"):
         report.write([], tmp_path / "x.html")
+    for place in ("/proc/x.html", "/dev/full"):
+        with pytest.raises(OSError, match=f": '{place}'$"):
+            report.write([run("full", epochs=1, size=50)], place)
 
 
 # Pictures

@@ -34,6 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint import replacing
 from ..errors import InputError, StateError, message
 from .catalogue import make_task
 from .feeding import size_of
@@ -250,12 +251,8 @@ class Series:
             "level": self.level,
             "looks": list(self.looks),
         }
-        draft = folder / f".{PLAN}.{os.getpid()}"
-        with open(draft, "w", encoding="utf-8") as file:
-            file.write(json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / PLAN)
+        with replacing(folder / PLAN) as file:
+            file.write(f"{json.dumps(plain, indent=1, ensure_ascii=False)}\n".encode())
 
     def undo(self, folder: Path) -> None:
         """Take ``begin`` back, if nothing was recorded since."""

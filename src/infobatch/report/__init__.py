@@ -20,12 +20,12 @@ What is given up is zooming; the CSV beside each figure has the numbers.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checkpoint import replacing
 from ..errors import InputError, message
 from ..lab.records import Run
 
@@ -91,20 +91,8 @@ def _extra() -> Iterator[None]:
 def _save(text: str, target: Path, name: str) -> Path:
     if target.is_dir():
         raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / name}."))
-    target = Path(os.path.realpath(target))  # through a link, not over it
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
-        target.write_text(text, encoding="utf-8")
-        return target
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return target
+    real = Path(os.path.realpath(target))
+    real.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as file:
+        file.write(text.encode())
+    return real
