@@ -553,6 +553,13 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     code, _, err = say("report", "runs/mine/full-seed0", "-o", "page.html")
     assert code == 2
     assert "runs/mine/full-seed0/record.jsonl, whose line 1 has settings" in err
+    broken.write_text(broken.read_text()[:99])
+    code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")
+    assert (code, len(json.loads(out)["unreadable"])) == (0, 1)
+    assert "runs/mine/full-seed0/record.jsonl, whose line 1 is not a JSON object" in err
+    code, out, err = say("report", "runs/mine/infobatch-seed0", str(broken), "-o", "page.html")
+    assert (code, out) == (2, "")
+    assert "whose line 1 is not a JSON object" in err
 
 
 def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:

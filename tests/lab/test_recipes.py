@@ -574,14 +574,20 @@ def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
     (tmp_path / "g.jsonl").write_bytes(whole + whole.replace(b"numpy", b"\xff\xfe"))  # of two lines the second
     write(tmp_path / "h.jsonl", {**timed().plain(), "environment": "a machine"})
     (tmp_path / "i.jsonl").write_bytes(whole + b"[" * 100_000)
+    write(tmp_path / "j.jsonl", *facts_of(good), start, end, {"kind": "start"})  # two whole runs before the damage
+    text = (tmp_path / "j.jsonl").read_text()
+    (tmp_path / "k.jsonl").write_text(f"x{text}")  # here, and in the next two, it is the first line
+    (tmp_path / "l.jsonl").write_text(text[:40])
+    write(tmp_path / "m.jsonl", end, start, end)
     found = evidence(tmp_path)
     assert found.runs[len(known.runs) :] == (found.runs[-1],)
     assert found.runs[-1].settings == good.settings
     assert found.measurements[len(known.measurements) :] == (timed(),)
     said = found.unreadable[len(known.unreadable) :]
     assert [Path(text.partition(":")[0]).relative_to(tmp_path).parts[0] for text in said] == [
-        *("c", "d", "f.jsonl", "g.jsonl", "h.jsonl", "i.jsonl"),
+        *("c", "d", "f.jsonl", "g.jsonl", "h.jsonl", "i.jsonl", "j.jsonl", "k.jsonl", "l.jsonl", "m.jsonl"),
     ]
+    assert [re.findall(r"whose line \d+", text) for text in said[-4:]] == [["whose line 5"], *3 * [["whose line 1"]]]
     assert (found.runs[-1].file, found.measurements[-1].file) == (
         tmp_path / "a" / "record.jsonl",
         tmp_path / "e.jsonl",

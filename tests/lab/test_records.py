@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from infobatch.errors import InputError, StateError
+from infobatch.errors import InfoBatchWarning, InputError, StateError
 from infobatch.lab import records
 from infobatch.lab.settings import Settings
 
@@ -190,6 +190,23 @@ def test_many_runs_are_found_below_folders_and_in_files(tmp_path: Path) -> None:
         records.read_many(tmp_path / "empty")
     with pytest.raises(InputError, match="no such file"):
         records.read_many(tmp_path / "nothing.jsonl")
+
+
+@pytest.mark.parametrize("damage", [lambda text: f"x{text}", lambda text: text[:40]], ids=["spoilt", "torn"])
+@pytest.mark.parametrize("name", ["kept.jsonl", records.FILE])
+def test_a_damaged_first_line_is_told_and_the_other_files_are_read(tmp_path: Path, name: str, damage: Any) -> None:
+    places = [tmp_path / folder / name for folder in ("a", "b", "c")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text(records.line(START) + records.line({"kind": "end"}))
+    bad = places[1]
+    bad.write_text(damage(bad.read_text()))
+    with pytest.warns(InfoBatchWarning, match=f"left out: .*/b/{name}, whose line 1 is not a JSON object"):
+        found = records.read_many(tmp_path)
+    assert [run.file for run in found] == [places[0], places[2]]
+    for paths in ([bad.parent], [bad], [tmp_path / "a", bad]):  # nothing else to read, or named
+        with pytest.raises(StateError, match="whose line 1 is not a JSON object"):
+            records.read_many(*paths)
 
 
 def test_labels_tell_apart_what_differs() -> None:

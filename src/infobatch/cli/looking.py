@@ -15,7 +15,7 @@ from ..cards import CARDS
 from ..errors import InputError, StateError, message
 from ..lab.bench import PLAN, Series
 from ..lab.catalogue import TASKS, TaskInfo, there
-from ..lab.records import Run, files, read_file
+from ..lab.records import files, sift
 from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
@@ -44,11 +44,13 @@ def report(
 
     if not paths:
         raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
-    kept = files(*paths)
-    found, unreadable = _read(kept)
+    found, damaged = sift(*paths)
+    unreadable = list(map(str, damaged))
+    for text in unreadable:
+        print(f"infobatch: left out: {text}", file=sys.stderr)
     rules: dict[str, Any] = {
-        "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level, "looks": _looks(kept),
-        "against": against,
+        "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level,
+        "looks": _looks(files(*paths)), "against": against,
     }  # fmt: skip
     judged = compare(found, **rules)
     page.write(found, output, **rules)
@@ -58,23 +60,6 @@ def report(
     tables.comparison(judged)
     tables.say(f"Report:     {output}")
     return Answer()
-
-
-def _read(kept: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs of all records that are whole, and what is wrong with the others."""
-    found: list[Run] = []
-    damaged: list[StateError] = []
-    for file in kept:
-        try:
-            found += list(read_file(file))
-        except StateError as error:
-            damaged.append(error)
-    if damaged and not found:
-        raise damaged[0]
-    unreadable = list(map(str, damaged))
-    for text in unreadable:
-        print(f"infobatch: left out: {text}", file=sys.stderr)
-    return found, unreadable
 
 
 def _looks(kept: Sequence[Path]) -> tuple[int, ...] | None:

@@ -79,27 +79,17 @@ def evidence(*roots: Path | str) -> Evidence:
     unreadable = []
     for path in [*kept, *own]:
         try:
-            kind = _kind(path)
+            kind = records.kind_of(path)
             if kind == "measure":
                 measured += list(_measurements(path))
-            elif kind == "start" or path.name == records.FILE:
-                for run in records.read_file(path):
-                    if run.end is not None:
-                        essence(run.settings)  # a record with settings of another version is found out here
-                        found.append(run)
+            elif kind in (*records.KINDS, records.DAMAGED) or path.name == records.FILE:
+                done = [run for run in records.read_file(path) if run.end is not None]
+                for run in done:
+                    essence(run.settings)  # a record with settings of another version is found out here
+                found += done
         except (InfoBatchError, OSError, RecursionError) as error:
             unreadable.append(f"{path}: {error}")
     return Evidence(tuple(found), tuple(measured), tuple(unreadable))
-
-
-def _kind(path: Path) -> str:
-    """Of the first line; empty where it is none of ours."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        try:
-            first = json.loads(file.readline() or "{}")
-        except ValueError:
-            return ""
-    return str(first.get("kind", "")) if isinstance(first, dict) else ""
 
 
 def _measurements(path: Path) -> Iterator[Measurement]:

@@ -2,7 +2,7 @@
 
 A line is written by one ``write`` and reaches the disk before the run goes on. A crash can tear the last line only;
 the reader leaves a torn last line out, and the writer sets it aside before it appends. Anything else that cannot be
-read is named, with its line.
+read is named, with its line; so is a first line, without which there is no run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from types import TracebackType
 from typing import Any, TextIO
 from weakref import WeakSet
 
-from ..errors import InputError, StateError, message
+from ..errors import InputError, StateError, message, warn
 from .settings import Settings, usual_growth
 
 FORMAT = 1
 FILE = "record.jsonl"
 CHECKPOINT = "checkpoint.pt"
+KINDS = ("start", "epoch", "samples", "pause", "resume", "end")
+DAMAGED = "damaged"
 
 Fact = dict[str, Any]
 
@@ -139,8 +141,31 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 
 def read_many(*paths: str | os.PathLike[str]) -> list[Run]:
-    """All runs in the folders and files given, and in the folders below them."""
-    return [run for file in files(*paths) for run in read_file(file)]
+    """All runs in the folders and files given, and in the folders below them.
+
+    A file that is named must be whole; one that is found below a folder and is not is left out, with a warning.
+    """
+    found, damaged = sift(*paths)
+    for error in damaged:
+        warn(f"left out: {error}")
+    return found
+
+
+def sift(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[StateError]]:
+    """As ``read_many``, with what is wrong with the files that were left out in the place of warnings."""
+    found: list[Run] = []
+    damaged: list[StateError] = []
+    named = set(map(Path, paths))
+    for file in files(*paths):
+        try:
+            found += list(read_file(file))
+        except StateError as error:
+            if file in named:
+                raise
+            damaged.append(error)
+    if damaged and not found:
+        raise damaged[0]
+    return found, damaged
 
 
 def files(*paths: str | os.PathLike[str]) -> list[Path]:
@@ -152,6 +177,18 @@ def files(*paths: str | os.PathLike[str]) -> list[Path]:
             raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train something first."))
         found += here
     return found
+
+
+def kind_of(path: Path) -> str:
+    """Of a file's first line: one of ``KINDS`` where it holds runs; ``DAMAGED`` where it is no JSON, as of any file
+    that may have held some; else what another writer calls it, or nothing."""
+    with open(path, "rb") as file:
+        first = file.readline()
+    try:
+        fact = json.loads(first or b"{}")
+    except (ValueError, RecursionError):
+        return DAMAGED
+    return str(fact.get("kind", "")) if isinstance(fact, dict) else ""
 
 
 def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
@@ -210,7 +247,7 @@ def _facts(path: Path) -> Iterator[tuple[int, Fact]]:
                 if not isinstance(fact, dict):
                     raise ValueError("not an object")
             except (ValueError, RecursionError) as error:
-                if not raw.endswith(b"\n"):
+                if number > 1 and not raw.endswith(b"\n"):
                     return  # torn by a crash while it was written
                 raise _damaged(path, number, f"is not a JSON object ({error})") from error
             yield number, fact
