@@ -356,6 +356,19 @@ def test_bad_input(call: Any) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_epochs": 2}, "expected a whole number of epochs from 3 on; got 2. So many are in the log"),
+        ({"num_epochs": True}, "expected a whole number of epochs from 3 on; got True"),
+        ({"seeds": 0}, "expected a whole number of seeds from 1 on; got 0. Each is a draw"),
+    ],
+)
+def test_numbers_are_told_in_words_that_any_caller_knows(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        estimate(torch.rand(3, 4), **given)
+
+
 def test_a_large_log_is_mapped_and_not_held(tmp_path: Path) -> None:
     """200 MB of losses: the replay stays far below that on top of what torch takes."""
     path = tmp_path / "large.npy"

@@ -80,10 +80,12 @@ def estimate(
     losses = losses.detach()
     logged = losses.shape[0]
     num_epochs = logged if num_epochs is None else num_epochs
-    for name, value, least in (("num_epochs", num_epochs, logged), ("seeds", seeds, 1)):
+    for name, value, least, remedy in (
+        ("epochs", num_epochs, logged, "So many are in the log; leave it out for exactly those."),
+        ("seeds", seeds, 1, "Each is a draw of every method."),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            remedy = "The log covers the first epochs of the run; leave it out for exactly those."
-            raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
+            raise InputError(message(f"a whole number of {name} from {least} on", repr(value), remedy))
     if methods is None:
         passed_over = left_out(num_epochs)
         methods = [name for name in METHODS if name not in passed_over]
