@@ -183,8 +183,11 @@ def test_many_runs_are_found_below_folders_and_in_files(tmp_path: Path) -> None:
     both = tmp_path / "kept.jsonl"
     both.write_text(2 * (records.line(START) + records.line({"kind": "end"})))
     assert len(records.read_many(tmp_path / "a", both)) == 4
-    with pytest.raises(StateError, match="holds 2"):
+    with pytest.raises(StateError, match=r"holds 2 runs.*infobatch report and records\.read_many"):
         records.read(both)
+    (tmp_path / "none.jsonl").touch()
+    with pytest.raises(StateError, match=r"none\.jsonl, which is empty.*Train it anew"):
+        records.read(tmp_path / "none.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty"):
         records.read_many(tmp_path / "empty")
@@ -207,6 +210,16 @@ def test_a_damaged_first_line_is_told_and_the_other_files_are_read(tmp_path: Pat
     for paths in ([bad.parent], [bad], [tmp_path / "a", bad]):  # nothing else to read, or named
         with pytest.raises(StateError, match="whose line 1 is not a JSON object"):
             records.read_many(*paths)
+
+
+def test_records_of_any_name_count_beside_those_of_the_usual_one(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", START)
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(records.line(START))
+    (tmp_path / "measurements.jsonl").write_text(records.line({"kind": "measure"}))
+    (tmp_path / "of_another_program.jsonl").write_text("[1, 2]\n")
+    (tmp_path / "folder.jsonl").mkdir()
+    assert [run.file for run in records.read_many(tmp_path)] == [kept, one]
 
 
 def test_labels_tell_apart_what_differs() -> None:

@@ -79,14 +79,13 @@ def evidence(*roots: Path | str) -> Evidence:
     unreadable = []
     for path in [*kept, *own]:
         try:
-            kind = records.kind_of(path)
-            if kind == "measure":
-                measured += list(_measurements(path))
-            elif kind in (*records.KINDS, records.DAMAGED) or path.name == records.FILE:
+            if records.holds_runs(path):
                 done = [run for run in records.read_file(path) if run.end is not None]
                 for run in done:
                     essence(run.settings)  # a record with settings of another version is found out here
                 found += done
+            elif not path.is_dir() and records.kind_of(path) == "measure":
+                measured += list(_measurements(path))
         except (InfoBatchError, OSError, RecursionError) as error:
             unreadable.append(f"{path}: {error}")
     return Evidence(tuple(found), tuple(measured), tuple(unreadable))

@@ -135,8 +135,11 @@ def line(fact: Fact) -> str:
 def read(path: str | os.PathLike[str]) -> Run:
     """The run in a folder, or in a file that holds one."""
     runs = list(read_file(_record_of(Path(path))))
-    if len(runs) != 1:
-        raise StateError(message("the record of one run", f"{path}, which holds {len(runs)}", "Use read_many."))
+    if not runs:
+        raise StateError(message("the record of a run", f"{path}, which is empty", "Train it anew."))
+    if len(runs) > 1:
+        remedy = "Name one run; infobatch report and records.read_many take several."
+        raise StateError(message("the record of one run", f"{path}, which holds {len(runs)} runs", remedy))
     return runs[0]
 
 
@@ -172,16 +175,20 @@ def files(*paths: str | os.PathLike[str]) -> list[Path]:
     """The records among the folders and files given, and in the folders below them."""
     found: list[Path] = []
     for path in map(Path, paths):
-        here = (sorted(path.rglob(FILE)) or sorted(path.rglob("*.jsonl"))) if path.is_dir() else [path]
+        here = list(filter(holds_runs, sorted(path.rglob("*.jsonl")))) if path.is_dir() else [path]
         if not here:
             raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train something first."))
         found += here
     return found
 
 
+def holds_runs(path: Path) -> bool:
+    """By its name or its first line; a file whose first line is damaged may have held some."""
+    return not path.is_dir() and (path.name == FILE or kind_of(path) in (*KINDS, DAMAGED))
+
+
 def kind_of(path: Path) -> str:
-    """Of a file's first line: one of ``KINDS`` where it holds runs; ``DAMAGED`` where it is no JSON, as of any file
-    that may have held some; else what another writer calls it, or nothing."""
+    """What the first line of a file is; empty where nobody says."""
     with open(path, "rb") as file:
         first = file.readline()
     try:
