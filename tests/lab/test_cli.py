@@ -340,7 +340,7 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     assert "got --lr" in err
 
 
-def test_looks_at_a_comparison_are_counted() -> None:
+def test_looks_at_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Each number of seeds is a look, but for one seed, which shows no verdict."""
     folder = Path("runs/mine")
     Series(Settings(), ("infobatch",), (0,)).begin(folder)
@@ -357,7 +357,9 @@ def test_looks_at_a_comparison_are_counted() -> None:
     records = [Path("runs/other/full-seed0/record.jsonl"), folder / "full-seed0" / "record.jsonl"]
     assert (_looks(records), _looks(records[:1])) == ((5,), None)
     (folder / PLAN).write_text("damaged")
+    assert capsys.readouterr().err == ""
     assert _looks(records) is None
+    assert f"infobatch: left out: expected a {PLAN} of the lab; got {folder / PLAN}" in capsys.readouterr().err
 
 
 def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
@@ -391,6 +393,8 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("compare --resume nowhere", "There is no such folder"),
         ("train --resume nowhere", "infobatch train makes one"),
         ("reproduce tabel4", "Did you mean table4"),
+        ("reproduce table4 --list", "a recipe or --list"),
+        ("reproduce --list --runs nowhere", "expected a folder of runs; got nowhere"),
         ("report nowhere", "nowhere"),
         ("report", "folders of runs"),
         ("estimate losses.npz", "which is not there"),
@@ -723,6 +727,21 @@ def test_reproduce_measures_and_keeps_it(say: Any, place: Path, monkeypatch: pyt
     rows = {row["cell"]: row for row in json.loads(out)["rows"]}
     (kept,) = (place / "runs" / "table11-quick" / "measurements.jsonl").read_text().splitlines()
     assert rows["numpy sort, 1.28M"]["ours"] == json.loads(kept)["rows"]["numpy sort, 1.28M"] > 0
+
+
+def test_records_that_cannot_be_read_are_told_to_machines_too(say: Any, place: Path) -> None:
+    (place / "small.toml").write_text(RECIPE)
+    (place / "runs" / "torn").mkdir(parents=True)
+    (place / "runs" / "torn" / "record.jsonl").write_text("not JSON\n")
+    (place / "missing.toml").write_text(RECIPE.replace('task = "toy:make"\nmodel', 'task = "cifar10"\nmodel'))
+    for word in ("--list", "small.toml"):
+        _, out, err = say("reproduce", word, "--json")
+        (text,) = json.loads(out)["unreadable"]
+        assert "runs/torn/record.jsonl, whose line 1" in text
+        assert f"infobatch: left out: {text}\n" in err
+    code, _, err = say("reproduce", "missing.toml")
+    assert code == 2
+    assert f"infobatch: left out: {text}\n" in err
 
 
 def test_the_list_of_recipes(say: Any) -> None:

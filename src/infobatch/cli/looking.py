@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from ..lab.records import files, sift
 from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
-from .running import REPORT, plain
+from .running import REPORT, left_out, plain
 from .screen import unusual
 
 
@@ -46,8 +44,7 @@ def report(
         raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
     found, damaged = sift(*paths)
     unreadable = list(map(str, damaged))
-    for text in unreadable:
-        print(f"infobatch: left out: {text}", file=sys.stderr)
+    left_out(*unreadable)
     rules: dict[str, Any] = {
         "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level,
         "looks": _looks(files(*paths)), "against": against,
@@ -68,8 +65,10 @@ def _looks(kept: Sequence[Path]) -> tuple[int, ...] | None:
     looks = []
     for folder in dict.fromkeys(file.parent.parent for file in kept):
         if (folder / PLAN).is_file():
-            with suppress(StateError):  # a damaged plan, beside runs that are whole
+            try:
                 looks.append(Series.load(folder).looks)
+            except StateError as error:  # the runs beside it may be whole
+                left_out(error)
     return max(looks, key=len, default=None)
 
 
@@ -105,13 +104,13 @@ def estimate(
 
     table = estimates.read(losses)
     found = estimates.estimate(table, list(methods) or None, epochs, seeds)
-    left_out = {} if methods else estimates.left_out(epochs or len(table))
+    untried = {} if methods else estimates.left_out(epochs or len(table))
     if json:
         size = {"epochs": table.shape[0], "samples": table.shape[1]}
         unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
         told = [{key: value for key, value in asdict(one).items() if key != "unknown"} for one in found]
-        return Answer(plain={**size, "methods": told, "left_out": left_out, "unknown": unknown})
-    tables.estimates(found, left_out)
+        return Answer(plain={**size, "methods": told, "left_out": untried, "unknown": unknown})
+    tables.estimates(found, untried)
     return Answer()
 
 

@@ -232,14 +232,17 @@ def reproduce(
       infobatch reproduce table11
     """
     from ..lab import outcomes, recipes
-    from ..lab.evidence import evidence, measure
+    from ..lab.evidence import measure
 
-    kept = [runs] if runs.is_dir() else []
     if output is not None and not listing:
         remedy = f"As in: infobatch reproduce --list -o {output}"
         raise InputError(message("--list with --output", f"--output {output} alone", remedy))
-    if listing or not name:
-        return _listed(evidence(*kept), output, json)
+    if listing and name:
+        raise InputError(message("a recipe or --list", f"both, {name} and --list", "Leave one of them out."))
+    if not name:
+        if runs != RUNS and not runs.is_dir():
+            raise InputError(message("a folder of runs", str(runs), "There is no such folder."))
+        return _listed(_evidence(runs), output, json)
     recipe = recipes.load(name)
     todo = recipes.runs(recipe, quick, seeds, **given)
     if todo:
@@ -252,7 +255,7 @@ def reproduce(
                     finished = one.end is not None
         except InfoBatchError:
             if not json:  # what is known, before what is missing
-                known = evidence(*kept)
+                known = _evidence(runs)
                 tables.outcome(outcomes.outcome(recipe, known.runs, known.measurements, quick))
             raise
         if not finished:
@@ -263,12 +266,11 @@ def reproduce(
         place.mkdir(parents=True, exist_ok=True)
         with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
             file.write(line(measured.plain()))
-    known = evidence(*([runs] if runs.is_dir() else []))
-    for text in known.unreadable:
-        print(f"infobatch: {text}", file=sys.stderr)
+    known = _evidence(runs)
     found = outcomes.outcome(recipe, known.runs, known.measurements, quick)
     if json:
-        return Answer(plain={**found.plain(), "finished": True, "folder": str(runs)})
+        about = {"finished": True, "folder": str(runs), "unreadable": list(known.unreadable)}
+        return Answer(plain={**found.plain(), **about})
     tables.outcome(found)
     return Answer()
 
@@ -277,21 +279,35 @@ def _listed(known: Evidence, output: Path | None, json: bool) -> Answer:
     from .. import report
     from ..lab.outcomes import listing
 
-    for text in known.unreadable:
-        print(f"infobatch: {text}", file=sys.stderr)
     found = listing(known)
     if output is not None:
         report.write_papers([one.outcome for one in found], known, output)
     if json:
         where = {} if output is None else {"report": str(output)}
-        return Answer(plain={"recipes": [one.plain() for one in found], **where})
+        told = {"recipes": [one.plain() for one in found], "unreadable": list(known.unreadable)}
+        return Answer(plain={**told, **where})
     tables.recipes(found)
     if output is not None:
         tables.say(f"Report:     {output}")
     return Answer()
 
 
+def _evidence(runs: Path) -> Evidence:
+    """What is kept with the recipes and below ``runs``; what of it cannot be read is said."""
+    from ..lab.evidence import evidence
+
+    known = evidence(*([runs] if runs.is_dir() else []))
+    left_out(*known.unreadable)
+    return known
+
+
 # ---- small things ----------------------------------------------------------------------------------------
+
+
+def left_out(*what: object) -> None:
+    """Said on stderr, beside an answer that goes without it."""
+    for each in what:
+        print(f"infobatch: left out: {each}", file=sys.stderr)
 
 
 def plain(done: Run, folder: Path | None = None) -> dict[str, Any]:
