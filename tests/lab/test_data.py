@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from infobatch.errors import InputError
+from infobatch.errors import InfoBatchWarning, InputError
 from infobatch.lab.data import cifar, digits, folder, idx, names, npy, parquet, pictures, tiny
 from infobatch.lab.data.files import digest, fingerprint
 
@@ -487,6 +487,16 @@ def test_an_image_folder_in_memory(tmp_path: Path, below: str) -> None:
     for place, name in ((1, f"train/a/{below}1.png"), (3, f"train/b/{below}0.png")):
         assert np.array_equal(samples.train.inputs[place].permute(1, 2, 0), made[name])
     assert "train: 6 images" in samples.source
+
+
+@pytest.mark.parametrize("name", ["a/5.HEIC", "7.png"])
+def test_images_that_are_left_out_are_told(tmp_path: Path, name: str) -> None:
+    image_folder(tmp_path)
+    (tmp_path / "train" / name).write_bytes(b"an image of another kind, or in no class folder")
+    with pytest.warns(InfoBatchWarning, match=f"left out: 1 of 7 images in {tmp_path / 'train'}, as {name}") as told:
+        samples = folder.read(tmp_path, (3, 6, 5))
+    assert len(told) == 1
+    assert len(samples.train.labels) == 6
 
 
 def test_class_folders_may_have_any_name(tmp_path: Path) -> None:

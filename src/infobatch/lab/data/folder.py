@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...errors import InputError, message
+from ...errors import InputError, message, warn
 from ..tasks import Arrays
 from .files import Samples, readable
 from .pictures import ENDINGS, Shape, View, centre_view, decode, random_view, stack
 
 WORDS = "train/CLASS/*.jpg and val/CLASS/*.jpg (or test/CLASS/*.jpg; png and others too)"
 TESTS = ("val", "test")
+UNREAD = (".avif", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".tga")
+"""Endings of images that are not read, and told where they lie among those that are."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,16 @@ def class_names(root: Path) -> tuple[str, ...]:
 def listing(root: Path, classes: Sequence[str]) -> Listing:
     """Every image below a class folder of ``root``; classes not among ``classes`` are an error."""
     label = {name: place for place, name in enumerate(classes)}
+    left_out = [name for name in _files(root, "", ENDINGS + UNREAD) if (root / name).is_file()]  # of no class
     names: list[str] = []
     labels: list[int] = []
     for folder in _folders(root):
         if folder not in label:
             expected = f"the class folders of the training set ({len(label)}) in {root}"
             raise InputError(message(expected, repr(folder), "Move it away, or give the class training images."))
-        inside = _images(root, folder)
+        below = f"{folder}/images/" if (root / folder / "images").is_dir() else f"{folder}/"
+        inside = _files(root, below, ENDINGS)
+        left_out += _files(root, below, UNREAD)
         if not inside:
             raise InputError(message(f"images in {root / folder}", "none", f"Endings read: {', '.join(ENDINGS)}."))
         names += inside
@@ -116,6 +121,9 @@ def listing(root: Path, classes: Sequence[str]) -> Listing:
     if not names:
         remedy = "Images that lie there without class folders have no labels; sort them into folders first."
         raise InputError(message(f"class folders in {root}", "none", remedy))
+    if left_out:
+        every, rule = len(names) + len(left_out), f"read are those in class folders that end in {', '.join(ENDINGS)}"
+        warn(f"left out: {len(left_out)} of {every} images in {root}, as {readable(left_out[0])}; {rule}")
     return Listing(root, tuple(names), tuple(labels))
 
 
@@ -126,7 +134,6 @@ def _folders(root: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _images(root: Path, folder: str) -> list[str]:
-    below = f"{folder}/images" if (root / folder / "images").is_dir() else folder
+def _files(root: Path, below: str, endings: tuple[str, ...]) -> list[str]:
     with os.scandir(root / below) as entries:
-        return sorted(f"{below}/{entry.name}" for entry in entries if entry.name.lower().endswith(ENDINGS))
+        return sorted(f"{below}{entry.name}" for entry in entries if entry.name.lower().endswith(endings))
