@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from .ideas import combine
 from .optim import make_scheduler
@@ -30,3 +32,12 @@ def epoch_rates(
     growth = (size / kept) ** combine(settings.ideas).growth_power if settings.grows == "lr" else 1.0
     places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
     return [table[min(start + place, len(table) - 1)] * growth for place in places]
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """In its place, where a graph reads it there."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
