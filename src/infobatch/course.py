@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks
+from .asking import Asker
 from .distributed import Ranks, agree, gather
 from .errors import MisalignedError, RankError, message, warn
 from .ledger import Pass, Where
@@ -87,7 +88,7 @@ class Course:
         last = self.last
         if last is None or last.over:
             return True
-        return last.persistent and not last.carried and (self.running is None or self.finished())
+        return last.asker.persistent and not last.carried and (self.running is None or self.finished())
 
     # ---- ranks -------------------------------------------------------------------------------------------
 
@@ -149,14 +150,14 @@ class Course:
 
     def walk(self, seed: int, sampler: Sampler[int], loader: _BaseDataLoaderIter | None, ranks: Ranks) -> Pass:
         """Begin a pass over what remains of the plan."""
-        book, plan = self.book, self.plan
+        book, plan, asker = self.book, self.plan, Asker(loader, sampler)
         run: Pass
         if isinstance(book, ShardBook):
-            run = ShardPass(self.epoch, book, seed, sampler, loader, self.last)
+            run = ShardPass(self.epoch, book, seed, asker, self.last)
         else:
             assert isinstance(plan, Plan)
             remaining = book.unseen(plan.indices) if self.before else plan.indices
-            run = Pass(self.epoch, remaining, sampler, loader, self.last, ranks)
+            run = Pass(self.epoch, remaining, asker, self.last, ranks)
             run.open(book)
         if self.last is not None:
             self.last.supersede()

@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .asking import Asker
 from .checks import stranger
 from .distributed import Ranks, table, total
 from .errors import MisalignedError, message
@@ -355,8 +354,7 @@ class ShardPass(Pass):
         epoch: int,
         book: ShardBook,
         seed: int,
-        sampler: Sampler[int],
-        loader: _BaseDataLoaderIter | None,
+        asker: Asker,
         last: Pass | None,
     ) -> None:
         self._book = book
@@ -364,7 +362,7 @@ class ShardPass(Pass):
         self._rows = book.rows
         self._window: deque[tuple[int, Tensor]] = deque()
         self._came = 0
-        super().__init__(epoch, torch.empty(0, dtype=torch.int64), sampler, loader, last, book.ranks)
+        super().__init__(epoch, torch.empty(0, dtype=torch.int64), asker, last, book.ranks)
 
     def _count(self) -> int:
         return max(self._rows)
@@ -387,7 +385,7 @@ class ShardPass(Pass):
 
     def _remember(self, chunk: Tensor) -> Tensor:
         """A loader runs ahead by as much as it prefetches: what lies further back has had its losses."""
-        oldest = max(self.taken, self._behind - (self._lead + 2) * self.batch_size)
+        oldest = max(self.taken, self._behind - (self.asker.lead + 2) * self.asker.batch_size)
         while self._window and self._window[0][0] + self._window[0][1].numel() <= oldest:
             self._window.popleft()
         self._window.append((self._behind, chunk))
