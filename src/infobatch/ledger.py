@@ -28,13 +28,9 @@ import torch
 from torch import Tensor
 
 from .asking import Asker
-from .distributed import Ranks, ghosts, share
 from .errors import MisalignedError, message
-from .scorebook import SKIPPED, UNSEEN, ScoreBook
+from .walk import Walk, Where
 
-CHUNK = 1 << 16
-ALONE = Ranks()
-Where = range | Tensor
 ONE_ITERATOR = "one open iterator over the training data"
 ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that are no training use .full()."
 
@@ -42,27 +38,11 @@ ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that 
 class Pass:
     """One walk over (what remains of) an epoch: what was handed out, what came back."""
 
-    def __init__(
-        self,
-        epoch: int,
-        remaining: Tensor,
-        asker: Asker,
-        last: Pass | None = None,
-        ranks: Ranks = ALONE,
-    ) -> None:
+    def __init__(self, epoch: int, walk: Walk, asker: Asker, last: Pass | None = None) -> None:
         self.epoch = epoch
+        self.walk = walk
         self.asker = asker
-        self.remaining = remaining
-        """What is left of the plan, for all ranks together."""
-        self.ranks = ranks
-        self.indices = share(remaining, ranks)
-        """This rank's part of it."""
-        self.size = self._count()
-        self._ghosts = ghosts(remaining.numel(), ranks.world)
-        self._host = self.indices.cpu()
-        with torch.inference_mode(False):  # they outlive the mode a batch happens to be fetched in
-            self.weights = torch.empty(0, dtype=torch.float32, device=self.indices.device)
-            self.losses = torch.full((self.indices.numel(),), UNSEEN, dtype=torch.float32, device=self.indices.device)
+        self.size = walk.size
         self.total = asker.delivers(self.size)
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
@@ -87,9 +67,7 @@ class Pass:
         """The loop's own iterator: as long as it lives, it may deliver."""
         self._looked = (0, 0)
 
-        self._yielded_then = 0
-        self._left: list[int] | None = []
-        self._older: list[Pass] = []
+        self._older: list[Older] = []
         self._reused = False
         if last is not None:
             self._follow(last)
@@ -99,7 +77,7 @@ class Pass:
     def hand_out(self) -> Iterator[Iterator[int]]:
         """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
-            for chunk in self._chunks():
+            for chunk in self.walk.chunks(self._needed):
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
@@ -118,10 +96,12 @@ class Pass:
     def handed(self) -> int:
         return self._behind - length_hint(self._hand)
 
+    def _needed(self) -> int:
+        """A loader runs ahead by as much as it prefetches: what lies further back has had its losses."""
+        return max(self.taken, self._behind - (self.asker.lead + 2) * self.asker.batch_size)
+
     def supersede(self) -> None:
         """A newer pass has begun: let this one's iterator run dry, so that its next step raises."""
-        if self.held:
-            self._yielded_then, self._left = self.asker.yielded(), self._left_waiting()
         if not self.superseded and not self.closed:
             self.superseded = True
             self._chunk.clear()
@@ -130,14 +110,10 @@ class Pass:
         """From now on each batch brings its indices."""
         self.carried, self.lookahead, self.holder = True, lookahead, weakref.ref(holder)
 
-    @property
-    def held(self) -> bool:
-        return self.holder is not None and self.holder() is not None
-
     def deliver(self, indices: Tensor) -> None:
         if self._next is not None:
             ahead = range(self._next, self._next + indices.numel())
-            if torch.equal(self._host[ahead.start : ahead.stop], indices):
+            if self.walk.holds(ahead, indices):
                 self._next = ahead.stop
                 self.waiting.append(ahead)
                 return
@@ -147,73 +123,7 @@ class Pass:
     def latest(self) -> Tensor:
         """What a loader whose batches say nothing delivered last. Counts those lost to an error, too."""
         batches, size = self._delivered(), self.asker.batch_size
-        return self._at(range((batches - 1) * size, min(batches * size, self.total)))
-
-    # ---- the walk as a list; one that is computed on the way puts its own in the place of these ----------
-
-    def _count(self) -> int:
-        return self.indices.numel()
-
-    def _chunks(self) -> Iterator[Tensor]:
-        yield from torch.split(self._host, CHUNK)
-
-    def _at(self, places: range) -> Tensor:
-        """The samples at these places of the walk, as far as it goes."""
-        return self._host[places.start : places.stop]
-
-    def _whose(self, places: range) -> Where:
-        return places
-
-    # ---- weights and losses, in the order of the plan ----------------------------------------------------
-
-    @torch.inference_mode(False)
-    def open(self, book: ScoreBook) -> None:
-        if self.ranks.world > 1:
-            book.exclude(self.others)
-        self.weights = book.weights.index_select(0, self.indices)
-
-    def note(self, where: range, scores: Tensor) -> Tensor:
-        """Write the scores down and return the weights."""
-        self.losses[where.start : where.stop].copy_(scores.detach())
-        return self.weights[where.start : where.stop]
-
-    def skip(self, where: range) -> None:
-        self.losses[where.start : where.stop] = SKIPPED
-
-    def hand_in(self, book: ScoreBook) -> None:
-        """What was noted here goes into the book. May be done again."""
-        if self.ghost is not None:
-            self.losses[-1] = UNSEEN
-        seen = self.losses != UNSEEN
-        book.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
-
-    def to(self, device: torch.device) -> None:
-        for name in ("remaining", "indices", "weights", "losses"):
-            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
-
-    # ---- ranks -------------------------------------------------------------------------------------------
-
-    @property
-    def ghost(self) -> Tensor | None:
-        """The sample this rank repeats without weight, to be as long as the others; or None."""
-        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
-
-    def ghosts_came(self, book: Any) -> int:
-        """How many of the losses that came were a ghost's. One that was named is forgotten."""
-        return 0 if self.ghost is None else int(self.taken == self.size or book.forget(self.ghost))
-
-    @property
-    def others(self) -> Tensor:
-        """What other ranks take."""
-        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
-        return self.remaining[position % self.ranks.world != self.ranks.rank]
-
-    def correction(self, count: int) -> float:
-        """What makes the mean over ranks of the last ``count`` losses a mean over samples: ghosts are not counted."""
-        if not self._ghosts or self.taken < self.size:
-            return 1.0
-        together = count * self.ranks.world
-        return together / (together - self._ghosts)
+        return self.walk.at(range((batches - 1) * size, min(batches * size, self.total)))
 
     # ---- taking back -------------------------------------------------------------------------------------
 
@@ -231,6 +141,7 @@ class Pass:
         else:
             self.unsure.clear()
         self.taken += count
+        self.walk.took(indices)
         return indices
 
     def put_back(self, where: Where) -> None:
@@ -261,6 +172,7 @@ class Pass:
         if not rest:
             self.unsure.clear()
         self.taken += len(indices)
+        self.walk.took(indices)
         return indices
 
     def _check_waiting(self, count: int) -> None:
@@ -315,7 +227,7 @@ class Pass:
     def _from_plan(self, count: int, left: int) -> tuple[Where, int]:
         if count > left:
             raise MisalignedError(_too_many(count, left))
-        return self._whose(range(self.taken, self.taken + count)), left - count
+        return self.walk.whose(range(self.taken, self.taken + count)), left - count
 
     def _delivered(self) -> int:
         """How many batches the stock loader has delivered, those lost to an error included."""
@@ -365,12 +277,13 @@ class Pass:
             waited = most * last.asker.batch_size > last.taken and last.taken < last.total
             looked = last.epoch == self.epoch and last.taken == 0 and least == most == 1
             self._reused = waited and not looked
+        older, last._older = last._older, []
         if last.taken:
-            for run in last._older:
-                run._left = []  # the loop went on with a newer one: what waited was given up
-        older = last._older if shared else [*last._older, last]
-        self._older = [run for run in older if run.held]
-        last._older = []
+            for each in older:
+                each.left = []  # the loop went on with a newer one: what waited was given up
+        if not shared and last.holder is not None:
+            older.append(Older(last.holder, None if last.carried else last.asker, last._left_waiting()))
+        self._older = [each for each in older if each.open]
 
     def _came_at_most(self) -> int:
         return self._batches if self.handed == self.size else self.handed // self.asker.batch_size - self.asker.lead
@@ -379,7 +292,7 @@ class Pass:
         return max(min(self.asker.batches(self.handed) - self.asker.lead, self._batches), 1)
 
     def _check_older(self) -> None:
-        if self._reused or any(self._is_rival(run) for run in self._older):
+        if self._reused or any(self._is_rival(each) for each in self._older):
             raise MisalignedError(
                 message(
                     ONE_ITERATOR,
@@ -389,15 +302,15 @@ class Pass:
                 )
             )
 
-    def _is_rival(self, run: Pass) -> bool:
-        """Whether a loss could be meant for a batch of that older pass."""
-        if not run.held:
+    def _is_rival(self, other: Older) -> bool:
+        """Whether a loss could be meant for a batch of that one."""
+        if not other.open:
             return False
-        if not run.carried and run.asker.yielded() != run._yielded_then:
+        if other.went_on:
             return True
-        if self.taken or run._left == []:
+        if self.taken or other.left == []:
             return False
-        return run._left != self._first()  # the same samples: no matter whose they are
+        return other.left != self._first()  # the same samples: no matter whose they are
 
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
@@ -416,7 +329,7 @@ class Pass:
     def _first(self) -> list[int]:
         """The samples of the batch that waits first."""
         where: Where = self.waiting[0] if self.carried and self.waiting else range(self.asker.batch_size)
-        samples: list[int] = (where if isinstance(where, Tensor) else self._at(where)).tolist()
+        samples: list[int] = (where if isinstance(where, Tensor) else self.walk.at(where)).tolist()
         return samples
 
     # ---- ends --------------------------------------------------------------------------------------------
@@ -442,11 +355,6 @@ class Pass:
             return 1 < self._batches <= (self.asker.delivered(self.handed) or 0)
         return self._walked and self.size > self.asker.batch_size
 
-    def release(self) -> None:
-        """The epoch is closed: its indices are not asked for any more."""
-        self.indices = self.remaining = self._host = self._host.new_empty(0)
-        self.weights = self.losses = self.weights.new_empty(0)
-
     def check_end(self) -> None:
         """At the end of a pass: no batch may have got a part of its losses."""
         if self.unsure:
@@ -459,6 +367,27 @@ class Pass:
                     "The rest of a batch wants train_data.skip(); a collate_fn must not drop samples.",
                 )
             )
+
+
+class Older:
+    """An iterator of an earlier pass. As long as it is open, a loss could be meant for a batch of it."""
+
+    def __init__(self, holder: weakref.ref[Any], asker: Asker | None, left: list[int] | None) -> None:
+        self._holder = holder
+        self._asker = asker
+        """None where batches carry their indices: then a step of it raises by itself."""
+        self._came = 0 if asker is None else asker.yielded()
+        self.left = left
+        """What of it waits for losses, as ``Pass._left_waiting`` says it."""
+
+    @property
+    def open(self) -> bool:
+        return self._holder() is not None
+
+    @property
+    def went_on(self) -> bool:
+        """A batch came out of it since."""
+        return self._asker is not None and self._asker.yielded() != self._came
 
 
 def _joined(front: Where, rest: Where) -> Where:

@@ -25,7 +25,7 @@ from infobatch.lab.doctor import Check, Diagnosis, examine
 from infobatch.lab.doctor.findings import BY_COLLATE
 from infobatch.lab.doctor.tracing import Census, Log, Marked, count_rows, fingerprint, parts, rows
 from infobatch.lab.doctor.trials import Account, Trial, account
-from infobatch.ledger import Pass
+from infobatch.walk import PlanWalk
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
@@ -399,8 +399,8 @@ def test_the_truth_does_not_come_from_what_is_checked(
     patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attribution machinery that writes each loss down one place too far is found out."""
-    note = Pass.note
-    monkeypatch.setattr(Pass, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
+    note = PlanWalk.note
+    monkeypatch.setattr(PlanWalk, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
     found = examine(patient("stock()"))
     assert named(found, "losses").status == "problem"
     assert "became the score of another sample" in named(found, "losses").seen
