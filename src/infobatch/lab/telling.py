@@ -59,7 +59,7 @@ class Everyone:
         return None if self.labels is None else self.by_class(torch.ones_like(self.labels))
 
 
-# ---- beginnings ----------------------------------------------------------------------------------------------
+# ---- beginnings and ends -------------------------------------------------------------------------------------
 
 
 def started(name: str, settings: Settings, task: Task, environment: dict[str, Any]) -> Fact:
@@ -81,6 +81,32 @@ def paused(epoch: int) -> Fact:
 
 def resumed(epoch: int, environment: dict[str, Any]) -> Fact:
     return {"kind": "resume", "time": now(), "epoch": epoch, "environment": environment}
+
+
+def ended(
+    tested: Fact,
+    counts: dict[str, Any],
+    full: int,
+    not_finite: int,
+    seconds: dict[str, float],
+    everyone: Everyone,
+    visits: Tensor,
+) -> Fact:
+    """``full`` is how many samples a run on full data would have trained on, ``visits`` how often each came here."""
+    return {
+        "kind": "end",
+        "time": now(),
+        "metric": tested.get("metric"),
+        "test_loss": tested.get("test_loss"),
+        **counts,
+        "full_samples": full,
+        "saved": 1 - counts["samples"] / full,
+        "not_finite": not_finite,
+        "seconds": seconds,
+        "class_size": everyone.class_sizes(),
+        "class_kept": everyone.by_class(everyone.spread(visits)),
+        "class_metric": tested.get("class_metric"),
+    }
 
 
 # ---- an epoch ------------------------------------------------------------------------------------------------

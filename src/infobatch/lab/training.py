@@ -33,7 +33,7 @@ from .records import Fact
 from .resuming import fitting, load_optimizer, load_random_state, random_state, read_state
 from .settings import Settings, find_device
 from .tasks import Arrays, Task
-from .telling import Everyone, now
+from .telling import Everyone
 from .trial import Trial
 
 CHECKPOINT_SECONDS = 20.0
@@ -315,24 +315,10 @@ class Training:
         return telling.gallery(self.everyone, self.visits, self.train_data.scores, self.settings.gallery)
 
     def end(self) -> Fact:
+        counts = {"best": self.best, "epochs": self.epochs, "steps": self.steps, "samples": self.samples}
         full = self.settings.epochs * self.everyone.size
-        return {
-            "kind": "end",
-            "time": now(),
-            "metric": self._tested.get("metric"),
-            "test_loss": self._tested.get("test_loss"),
-            "best": self.best,
-            "epochs": self.epochs,
-            "steps": self.steps,
-            "samples": self.samples,
-            "full_samples": full,
-            "saved": 1 - self.samples / full,
-            "not_finite": sum(each.not_finite for each in self.train_data.history),
-            "seconds": self.clock.total(),
-            "class_size": self.everyone.class_sizes(),
-            "class_kept": self.everyone.by_class(self.everyone.spread(self.visits)),
-            "class_metric": self._tested.get("class_metric"),
-        }
+        not_finite = sum(each.not_finite for each in self.train_data.history)
+        return telling.ended(self._tested, counts, full, not_finite, self.clock.total(), self.everyone, self.visits)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
