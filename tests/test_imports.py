@@ -13,12 +13,12 @@ PACKAGE = Path(infobatch.__file__).parent
 
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
-    ["errors", "reference", "order", "cards"],
+    ["errors", "reference", "order", "cards", "asking"],
     ["plan", "schedules", "distributed", "memory", "values"],
     ["scorebook", "telemetry", "checkpoint", "choices"],
-    ["policies", "checks", "ledger"],
-    ["sampler", "method", "state_checks"],
-    ["methods", "variations", "views"],
+    ["policies", "checks", "walk"],
+    ["ledger", "method", "state_checks"],
+    ["sampler", "methods", "variations", "views"],
     ["sharding", "looking"],
     ["course"],
     ["state"],

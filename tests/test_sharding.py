@@ -195,7 +195,7 @@ def test_the_walk_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     for (ids,) in DataLoader(train, 24, sampler=train.sampler):
         train.update(ids.float())
         run: Any = train._course.last
-        longest = max(longest, sum(chunk.numel() for _, chunk in run._window))
+        longest = max(longest, sum(chunk.numel() for _, chunk in run.walk._window))
     assert torch.equal(train.scores, train.owned.float())
     assert longest < 300
 

@@ -11,14 +11,16 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks
+from .asking import Asker
 from .distributed import Ranks, agree, gather
 from .errors import MisalignedError, RankError, message, warn
-from .ledger import Pass, Where
+from .ledger import Pass
 from .memory import Memory
 from .plan import Plan, ShardPlan
 from .scorebook import UNSEEN, ScoreBook, mean
-from .sharding import ShardBook, ShardPass
+from .sharding import ShardBook, ShardWalk
 from .telemetry import EpochReport, report
+from .walk import PlanWalk, Walk
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
 STRAYS = 3
@@ -87,7 +89,7 @@ class Course:
         last = self.last
         if last is None or last.over:
             return True
-        return last.persistent and not last.carried and (self.running is None or self.finished())
+        return last.asker.persistent and not last.carried and (self.running is None or self.finished())
 
     # ---- ranks -------------------------------------------------------------------------------------------
 
@@ -150,14 +152,13 @@ class Course:
     def walk(self, seed: int, sampler: Sampler[int], loader: _BaseDataLoaderIter | None, ranks: Ranks) -> Pass:
         """Begin a pass over what remains of the plan."""
         book, plan = self.book, self.plan
-        run: Pass
+        way: Walk
         if isinstance(book, ShardBook):
-            run = ShardPass(self.epoch, book, seed, sampler, loader, self.last)
+            way = ShardWalk(self.epoch, book, seed)
         else:
             assert isinstance(plan, Plan)
-            remaining = book.unseen(plan.indices) if self.before else plan.indices
-            run = Pass(self.epoch, remaining, sampler, loader, self.last, ranks)
-            run.open(book)
+            way = PlanWalk(book.unseen(plan.indices) if self.before else plan.indices, ranks, book)
+        run = Pass(self.epoch, way, Asker(loader, sampler), self.last)
         if self.last is not None:
             self.last.supersede()
         self.last = run
@@ -188,21 +189,19 @@ class Course:
             raise MisalignedError(BOTH)
         where = run.take(count)
         try:
-            if isinstance(where, range):
-                weights = run.note(where, scores)
-            else:
-                weights = self.book.note(where.to(scores.device, non_blocking=True), scores)
+            weights = run.walk.note(where, scores)
         except BaseException:
             run.put_back(where)
             raise
         if self.came:
-            self.bring(run.indices[where.start : where.stop] if isinstance(where, range) else where, confidence)
-        return weights, run.correction(count)
+            assert isinstance(run.walk, PlanWalk)
+            self.bring(run.walk.named(where), confidence)
+        return weights, run.walk.correction(count, run.taken)
 
     def count_named(self, indices: Tensor) -> Tensor:
         """Samples that the caller names. Returns their weights; looks at values, so on the CPU only."""
         run = self.running
-        weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.ghost)
+        weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.walk.ghost)
         if isinstance(self.book, ShardBook):
             self.book.named(indices)
         else:
@@ -215,47 +214,49 @@ class Course:
             assert confidence is not None
             column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
 
-    def leave_out(self, run: Pass, where: Where) -> None:
-        if isinstance(where, range):
-            run.skip(where)
-        else:
-            self.book.skip(where.to(self.book.device, non_blocking=True))
-
     def leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
         run = self.running
         if run is not None:
             while run.doubtful:
-                self.leave_out(run, run.doubtful.pop())
+                run.walk.skip(run.doubtful.pop())
 
     def hand_in(self) -> None:
-        if self.running is not None and isinstance(self.book, ScoreBook):
-            self.running.hand_in(self.book)
+        if self.running is not None:
+            self.running.walk.hand_in()
+
+    def _shared(self) -> PlanWalk | None:
+        """The walk of the running epoch, where there are other ranks that have parts of its plan."""
+        run = self.running
+        if run is None or run.walk.ranks.world == 1:
+            return None
+        assert isinstance(run.walk, PlanWalk)
+        return run.walk
 
     def losses_of_all(self, purpose: str) -> Tensor:
         """This epoch's losses of all ranks."""
-        run, book = self.running, self.book
+        walk, book = self._shared(), self.book
         assert isinstance(book, ScoreBook)
-        if run is None or run.ranks.world == 1:
+        if walk is None:
             return book.fresh
-        parts = book.fresh.index_select(0, run.indices)
-        if run.ghost is not None:
+        parts = book.fresh.index_select(0, walk.indices)
+        if walk.ghost is not None:
             parts[-1] = UNSEEN
-        return self._gathered(run, book.fresh, parts, purpose)
+        return self._gathered(walk, book.fresh, parts, purpose)
 
     def came_of_all(self, purpose: str) -> dict[str, Tensor]:
         """What came beside this epoch's losses, of all ranks."""
-        run = self.running
-        if run is None or run.ranks.world == 1:
+        walk = self._shared()
+        if walk is None:
             return self.came
         return {
-            name: self._gathered(run, column, column.index_select(0, run.indices), purpose)
+            name: self._gathered(walk, column, column.index_select(0, walk.indices), purpose)
             for name, column in self.came.items()
         }
 
-    def _gathered(self, run: Pass, column: Tensor, parts: Tensor, purpose: str) -> Tensor:
-        whole = gather(run.ranks, parts, run.remaining.numel(), purpose, self.epoch)
-        return column.index_copy(0, run.remaining, whole)
+    def _gathered(self, walk: PlanWalk, column: Tensor, parts: Tensor, purpose: str) -> Tensor:
+        whole = gather(walk.ranks, parts, walk.remaining.numel(), purpose, self.epoch)
+        return column.index_copy(0, walk.remaining, whole)
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Course:
         self.leave_out_doubtful()
         came = self.before + (0 if run is None else run.taken) + self.named + int(book.recorded)
         if run is not None:
-            came -= run.ghosts_came(book)
+            came -= run.walk.ghosts_came(run.taken)
         self.hand_in()
         try:
             checks.check_attribution(book, came, self.epoch)
@@ -274,7 +275,7 @@ class Course:
             book.fresh.fill_(UNSEEN)  # none of these losses becomes a score, and the next epoch can go on
             self._next(run)
             raise
-        if run is not None and run.ranks.world > 1 and isinstance(book, ScoreBook):
+        if run is not None and run.walk.ranks.world > 1 and isinstance(book, ScoreBook):
             book.fresh.copy_(self.losses_of_all("closes"))
             for name, column in self.came_of_all("closes").items():
                 book.came[name].copy_(column)
@@ -298,7 +299,7 @@ class Course:
         self.begun = False
         self.book.recorded.zero_()
         if run is not None:
-            run.release()
+            run.walk.release()
 
     def restart(self, epoch: int) -> None:
         """Go on from here, whatever ran."""
@@ -312,4 +313,4 @@ class Course:
         if isinstance(self.plan, Plan):
             self.plan = self.plan.to(device)
         if self.last is not None:
-            self.last.to(device)
+            self.last.walk.to(device)

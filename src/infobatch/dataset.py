@@ -213,7 +213,7 @@ class Pruned(View):
         if count is not None:
             checks.check_count("count", count, 1, "Leave it out to skip the whole batch.")
         run = self._course.opened("a skip")
-        self._course.leave_out(run, run.drop(count))
+        run.walk.skip(run.drop(count))
 
     @property
     def epoch(self) -> int:

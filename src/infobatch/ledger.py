@@ -18,7 +18,6 @@ Losses may come in parts of a batch. Whether a part was right shows when the bat
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -27,16 +26,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .distributed import Ranks, ghosts, share
+from .asking import Asker
 from .errors import MisalignedError, message
-from .scorebook import SKIPPED, UNSEEN, ScoreBook
+from .walk import Walk, Where
 
-CHUNK = 1 << 16
-ALONE = Ranks()
-Where = range | Tensor
 ONE_ITERATOR = "one open iterator over the training data"
 ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that are no training use .full()."
 
@@ -44,28 +38,12 @@ ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that 
 class Pass:
     """One walk over (what remains of) an epoch: what was handed out, what came back."""
 
-    def __init__(
-        self,
-        epoch: int,
-        remaining: Tensor,
-        sampler: Sampler[int],
-        loader: _BaseDataLoaderIter | None,
-        last: Pass | None = None,
-        ranks: Ranks = ALONE,
-    ) -> None:
+    def __init__(self, epoch: int, walk: Walk, asker: Asker, last: Pass | None = None) -> None:
         self.epoch = epoch
-        self.remaining = remaining
-        """What is left of the plan, for all ranks together."""
-        self.ranks = ranks
-        self.indices = share(remaining, ranks)
-        """This rank's part of it."""
-        self.size = self._count()
-        self._ghosts = ghosts(remaining.numel(), ranks.world)
-        self._host = self.indices.cpu()
-        with torch.inference_mode(False):  # they outlive the mode a batch happens to be fetched in
-            self.weights = torch.empty(0, dtype=torch.float32, device=self.indices.device)
-            self.losses = torch.full((self.indices.numel(),), UNSEEN, dtype=torch.float32, device=self.indices.device)
-        self.total = self.size
+        self.walk = walk
+        self.asker = asker
+        self.size = walk.size
+        self.total = asker.delivers(self.size)
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
         self.superseded = False
@@ -85,21 +63,11 @@ class Pass:
         self._next: int | None = 0
         """Where the plan goes on, as long as batches come in its order."""
 
-        self.batch_size = 1
-        self.holder: weakref.ref[Any] | None = None
+        self.holder = asker.ref
         """The loop's own iterator: as long as it lives, it may deliver."""
-        self._loader: weakref.ref[Any] | None = None
-        self._workers = 0
-        self._lead = 0
-        self.persistent = False
-        self._unseen = "no loader that could be seen"
         self._looked = (0, 0)
-        if loader is not None:
-            self._meet(loader, sampler)
 
-        self._yielded_then = 0
-        self._left: list[int] | None = []
-        self._older: list[Pass] = []
+        self._older: list[Older] = []
         self._reused = False
         if last is not None:
             self._follow(last)
@@ -109,7 +77,7 @@ class Pass:
     def hand_out(self) -> Iterator[Iterator[int]]:
         """The indices, chunk by chunk. The list's own iterator does the walking, so counting costs nothing."""
         try:
-            for chunk in self._chunks():
+            for chunk in self.walk.chunks(self._needed):
                 self._chunk = chunk.tolist()
                 self._behind += len(self._chunk)
                 self._hand = iter(self._chunk)
@@ -128,10 +96,12 @@ class Pass:
     def handed(self) -> int:
         return self._behind - length_hint(self._hand)
 
+    def _needed(self) -> int:
+        """A loader runs ahead by as much as it prefetches: what lies further back has had its losses."""
+        return max(self.taken, self._behind - (self.asker.lead + 2) * self.asker.batch_size)
+
     def supersede(self) -> None:
         """A newer pass has begun: let this one's iterator run dry, so that its next step raises."""
-        if self.holder is not None and self.holder() is not None:
-            self._yielded_then, self._left = self._yielded(), self._left_waiting()
         if not self.superseded and not self.closed:
             self.superseded = True
             self._chunk.clear()
@@ -140,13 +110,10 @@ class Pass:
         """From now on each batch brings its indices."""
         self.carried, self.lookahead, self.holder = True, lookahead, weakref.ref(holder)
 
-    def asked_by(self, iterator: Any) -> bool:
-        return self._loader is not None and self._loader() is iterator
-
     def deliver(self, indices: Tensor) -> None:
         if self._next is not None:
             ahead = range(self._next, self._next + indices.numel())
-            if torch.equal(self._host[ahead.start : ahead.stop], indices):
+            if self.walk.holds(ahead, indices):
                 self._next = ahead.stop
                 self.waiting.append(ahead)
                 return
@@ -155,74 +122,8 @@ class Pass:
 
     def latest(self) -> Tensor:
         """What a loader whose batches say nothing delivered last. Counts those lost to an error, too."""
-        batches = self._delivered()
-        return self._at(range((batches - 1) * self.batch_size, min(batches * self.batch_size, self.total)))
-
-    # ---- the walk as a list; one that is computed on the way puts its own in the place of these ----------
-
-    def _count(self) -> int:
-        return self.indices.numel()
-
-    def _chunks(self) -> Iterator[Tensor]:
-        yield from torch.split(self._host, CHUNK)
-
-    def _at(self, places: range) -> Tensor:
-        """The samples at these places of the walk, as far as it goes."""
-        return self._host[places.start : places.stop]
-
-    def _whose(self, places: range) -> Where:
-        return places
-
-    # ---- weights and losses, in the order of the plan ----------------------------------------------------
-
-    @torch.inference_mode(False)
-    def open(self, book: ScoreBook) -> None:
-        if self.ranks.world > 1:
-            book.exclude(self.others)
-        self.weights = book.weights.index_select(0, self.indices)
-
-    def note(self, where: range, scores: Tensor) -> Tensor:
-        """Write the scores down and return the weights."""
-        self.losses[where.start : where.stop].copy_(scores.detach())
-        return self.weights[where.start : where.stop]
-
-    def skip(self, where: range) -> None:
-        self.losses[where.start : where.stop] = SKIPPED
-
-    def hand_in(self, book: ScoreBook) -> None:
-        """What was noted here goes into the book. May be done again."""
-        if self.ghost is not None:
-            self.losses[-1] = UNSEEN
-        seen = self.losses != UNSEEN
-        book.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
-
-    def to(self, device: torch.device) -> None:
-        for name in ("remaining", "indices", "weights", "losses"):
-            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
-
-    # ---- ranks -------------------------------------------------------------------------------------------
-
-    @property
-    def ghost(self) -> Tensor | None:
-        """The sample this rank repeats without weight, to be as long as the others; or None."""
-        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
-
-    def ghosts_came(self, book: Any) -> int:
-        """How many of the losses that came were a ghost's. One that was named is forgotten."""
-        return 0 if self.ghost is None else int(self.taken == self.size or book.forget(self.ghost))
-
-    @property
-    def others(self) -> Tensor:
-        """What other ranks take."""
-        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
-        return self.remaining[position % self.ranks.world != self.ranks.rank]
-
-    def correction(self, count: int) -> float:
-        """What makes the mean over ranks of the last ``count`` losses a mean over samples: ghosts are not counted."""
-        if not self._ghosts or self.taken < self.size:
-            return 1.0
-        together = count * self.ranks.world
-        return together / (together - self._ghosts)
+        batches, size = self._delivered(), self.asker.batch_size
+        return self.walk.at(range((batches - 1) * size, min(batches * size, self.total)))
 
     # ---- taking back -------------------------------------------------------------------------------------
 
@@ -240,6 +141,7 @@ class Pass:
         else:
             self.unsure.clear()
         self.taken += count
+        self.walk.took(indices)
         return indices
 
     def put_back(self, where: Where) -> None:
@@ -266,10 +168,11 @@ class Pass:
             if left <= 0:
                 raise MisalignedError(_nothing_waits(count))
             indices, rest = self._from_plan(left if count is None else count, left)
-            self._looked = (batches, self._yielded())
+            self._looked = (batches, self.asker.yielded())
         if not rest:
             self.unsure.clear()
         self.taken += len(indices)
+        self.walk.took(indices)
         return indices
 
     def _check_waiting(self, count: int) -> None:
@@ -303,7 +206,7 @@ class Pass:
         """That the oldest sample without a loss is of the batch delivered last; how many of it still wait."""
         batches = self._delivered()
         left = self._in_front(batches)
-        behind = (batches - 1) * self.batch_size - self.taken
+        behind = (batches - 1) * self.asker.batch_size - self.taken
         if behind > 0:
             self._doubt()
             raise MisalignedError(
@@ -314,7 +217,7 @@ class Pass:
                     "batch whole; a loop that reads ahead wants infobatch.DataLoader(..., lookahead=n).",
                 )
             )
-        yielded = self._yielded()
+        yielded = self.asker.yielded()
         lost = batches > self._looked[0] and yielded == self._looked[1]  # counted, but an error came in its place
         if left <= 0 or lost:
             raise MisalignedError(_nothing_waits(count))
@@ -324,22 +227,23 @@ class Pass:
     def _from_plan(self, count: int, left: int) -> tuple[Where, int]:
         if count > left:
             raise MisalignedError(_too_many(count, left))
-        return self._whose(range(self.taken, self.taken + count)), left - count
+        return self.walk.whose(range(self.taken, self.taken + count)), left - count
 
     def _delivered(self) -> int:
         """How many batches the stock loader has delivered, those lost to an error included."""
-        if self._unseen:
+        asker = self.asker
+        if asker.unseen:
             raise MisalignedError(
                 message(
                     "a loader that is seen to deliver in the order of train_data.sampler",
-                    self._unseen,
+                    asker.unseen,
                     "Use infobatch.DataLoader, which carries the indices, or pass them: update(loss, indices).",
                 )
             )
         if self.taken >= self.total:
             return self._batches
-        iterator = self._iterator()
-        if iterator is None and (self._workers or self.handed > self.batch_size):
+        delivered = asker.delivered(self.handed)
+        if delivered is None:
             raise MisalignedError(
                 message(
                     "losses while the loader's iterator is open",
@@ -348,24 +252,16 @@ class Pass:
                     "not need it.",
                 )
             )
-        asked: int = -(-self.handed // self.batch_size) if not self._workers else iterator._rcvd_idx
-        return min(asked, self._batches)
+        return min(delivered, self._batches)
 
     @property
     def _batches(self) -> int:
-        return -(-self.total // self.batch_size)
+        return self.asker.batches(self.total)
 
     def _in_front(self, batches: int) -> int:
         """How many samples of the oldest batch that waits have no loss yet."""
-        arrived = min(batches * self.batch_size, self.total)
-        return min(arrived - self.taken, self.batch_size - self.taken % self.batch_size)
-
-    def _iterator(self) -> Any:
-        return None if self._loader is None else self._loader()
-
-    def _yielded(self) -> int:
-        iterator = self._iterator()
-        return 1 if iterator is None else int(iterator._num_yielded)  # gone: then only a first batch gets this far
+        size = self.asker.batch_size
+        return min(min(batches * size, self.total) - self.taken, size - self.taken % size)
 
     def _doubt(self) -> None:
         self.doubtful += self.unsure
@@ -375,27 +271,28 @@ class Pass:
 
     def _follow(self, last: Pass) -> None:
         """Look at what was open when this pass began: a loss could still be meant for a batch of that."""
-        shared = not last.carried and last.persistent and last._iterator() is self._iterator()
+        shared = not last.carried and last.asker.persistent and last.asker.iterator is self.asker.iterator
         if shared:  # its counters start anew, so only what was handed out tells how many batches came
             least, most = last._came_at_least(), last._came_at_most()
-            waited = most * last.batch_size > last.taken and last.taken < last.total
+            waited = most * last.asker.batch_size > last.taken and last.taken < last.total
             looked = last.epoch == self.epoch and last.taken == 0 and least == most == 1
             self._reused = waited and not looked
+        older, last._older = last._older, []
         if last.taken:
-            for run in last._older:
-                run._left = []  # the loop went on with a newer one: what waited was given up
-        older = last._older if shared else [*last._older, last]
-        self._older = [run for run in older if run.holder is not None and run.holder() is not None]
-        last._older = []
+            for each in older:
+                each.left = []  # the loop went on with a newer one: what waited was given up
+        if not shared and last.holder is not None:
+            older.append(Older(last.holder, None if last.carried else last.asker, last._left_waiting()))
+        self._older = [each for each in older if each.open]
 
     def _came_at_most(self) -> int:
-        return self._batches if self.handed == self.size else self.handed // self.batch_size - self._lead
+        return self._batches if self.handed == self.size else self.handed // self.asker.batch_size - self.asker.lead
 
     def _came_at_least(self) -> int:
-        return max(min(-(-self.handed // self.batch_size) - self._lead, self._batches), 1)
+        return max(min(self.asker.batches(self.handed) - self.asker.lead, self._batches), 1)
 
     def _check_older(self) -> None:
-        if self._reused or any(self._is_rival(run) for run in self._older):
+        if self._reused or any(self._is_rival(each) for each in self._older):
             raise MisalignedError(
                 message(
                     ONE_ITERATOR,
@@ -405,23 +302,23 @@ class Pass:
                 )
             )
 
-    def _is_rival(self, run: Pass) -> bool:
-        """Whether a loss could be meant for a batch of that older pass."""
-        if run.holder is None or run.holder() is None:
+    def _is_rival(self, other: Older) -> bool:
+        """Whether a loss could be meant for a batch of that one."""
+        if not other.open:
             return False
-        if not run.carried and run._yielded() != run._yielded_then:
+        if other.went_on:
             return True
-        if self.taken or run._left == []:
+        if self.taken or other.left == []:
             return False
-        return run._left != self._first()  # the same samples: no matter whose they are
+        return other.left != self._first()  # the same samples: no matter whose they are
 
     def _left_waiting(self) -> list[int] | None:
         """The samples of the one batch that waits; none; or None for what is more than a look at the first batch."""
         if self.carried:
             waits, look = bool(self.waiting), len(self.waiting) == 1
         else:  # a batch lost to an error waits for nothing, so what counts is what came since the last loss
-            came = self._yielded()
-            waits = came > self._looked[1] or self.taken < min(self._looked[0] * self.batch_size, self.total)
+            came, size = self.asker.yielded(), self.asker.batch_size
+            waits = came > self._looked[1] or self.taken < min(self._looked[0] * size, self.total)
             look = came == 1
         if not waits:
             return []
@@ -431,8 +328,8 @@ class Pass:
 
     def _first(self) -> list[int]:
         """The samples of the batch that waits first."""
-        where: Where = self.waiting[0] if self.carried and self.waiting else range(self.batch_size)
-        samples: list[int] = (where if isinstance(where, Tensor) else self._at(where)).tolist()
+        where: Where = self.waiting[0] if self.carried and self.waiting else range(self.asker.batch_size)
+        samples: list[int] = (where if isinstance(where, Tensor) else self.walk.at(where)).tolist()
         return samples
 
     # ---- ends --------------------------------------------------------------------------------------------
@@ -445,8 +342,8 @@ class Pass:
     @property
     def over(self) -> bool:
         """The loader's own iterator is through, as far as that can be seen; ``len`` may speak of the next epoch."""
-        if self._loader is not None and not self.carried:
-            return self._loader() is None or (self.finished and self.persistent)
+        if self.asker.ref is not None and not self.carried:
+            return self.asker.iterator is None or (self.finished and self.asker.persistent)
         return self.exhausted if self.carried else self.closed
 
     @property
@@ -454,15 +351,9 @@ class Pass:
         """Every batch was delivered, and that is certain. A look at the only batch does not count."""
         if self.carried:
             return self.exhausted
-        if self._workers:
-            iterator = self._iterator()
-            return iterator is not None and 1 < self._batches <= iterator._rcvd_idx
-        return self._walked and self.size > self.batch_size
-
-    def release(self) -> None:
-        """The epoch is closed: its indices are not asked for any more."""
-        self.indices = self.remaining = self._host = self._host.new_empty(0)
-        self.weights = self.losses = self.weights.new_empty(0)
+        if self.asker.workers:
+            return 1 < self._batches <= (self.asker.delivered(self.handed) or 0)
+        return self._walked and self.size > self.asker.batch_size
 
     def check_end(self) -> None:
         """At the end of a pass: no batch may have got a part of its losses."""
@@ -477,46 +368,26 @@ class Pass:
                 )
             )
 
-    # ---- the loader that asks ----------------------------------------------------------------------------
 
-    def _meet(self, loader: _BaseDataLoaderIter, sampler: Sampler[int]) -> None:
-        asking: Any = loader
-        self._loader = self.holder = weakref.ref(asking)
-        self._workers = asking._num_workers
-        self.persistent = bool(asking._persistent_workers) and self._workers > 0
-        self._lead = self._workers * asking._prefetch_factor if self._workers else 0
-        batches = asking._index_sampler
-        inner = batches
-        if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
-            inner = batches.sampler
-            self.batch_size = batches.batch_size
-            if batches.drop_last:
-                self.total = self.size // batches.batch_size * batches.batch_size
-        self._unseen = "" if inner is sampler else f"a {type(inner).__name__} around it"
-        if self._workers and not getattr(asking, "_in_order", True):
-            self._unseen = "in_order=False"
-        if getattr(asking, "_snapshot_interval", 1) > 1:  # torchdata: a resumed loader drops batches unseen
-            self._unseen = "snapshot_every_n_steps above 1"
+class Older:
+    """An iterator of an earlier pass. As long as it is open, a loss could be meant for a batch of it."""
 
+    def __init__(self, holder: weakref.ref[Any], asker: Asker | None, left: list[int] | None) -> None:
+        self._holder = holder
+        self._asker = asker
+        """None where batches carry their indices: then a step of it raises by itself."""
+        self._came = 0 if asker is None else asker.yielded()
+        self.left = left
+        """What of it waits for losses, as ``Pass._left_waiting`` says it."""
 
-def asking_loader() -> _BaseDataLoaderIter | None:
-    """The stock loader's iterator on whose behalf the sampler is being asked, or None.
+    @property
+    def open(self) -> bool:
+        return self._holder() is not None
 
-    A sampler is never introduced to its loader, and a loader that reorders would go unnoticed. So, once a pass,
-    look up the stack. Reading only; where nothing is found, the caller has to bring the indices.
-    """
-    frame = sys._getframe(1)
-    for _ in range(32):
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-        # only loaders' own frames: to read a frame's variables is to hold on to them until that frame ends
-        if not str(frame.f_globals.get("__name__")).startswith(("torch.utils.data.", "torchdata.")):
-            continue
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, _BaseDataLoaderIter):
-            return owner
-    return None
+    @property
+    def went_on(self) -> bool:
+        """A batch came out of it since."""
+        return self._asker is not None and self._asker.yielded() != self._came
 
 
 def _joined(front: Where, rest: Where) -> Where:

@@ -209,6 +209,6 @@ class Delivery:
     def _bind(self) -> None:
         """The sampler opens a pass at its first step: with workers while the iterator is made, else at ``next``."""
         run = self._data._course.last
-        if self._pass is None and run is not None and run is not self._before and run.asked_by(self._batches):
+        if self._pass is None and run is not None and run is not self._before and run.asker.iterator is self._batches:
             self._pass = run
             run.carry(self, self._lookahead)

@@ -8,8 +8,9 @@ from typing import Any
 from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .asking import asking_loader
 from .errors import StateError, message
-from .ledger import Pass, asking_loader
+from .ledger import Pass
 
 
 class PlanSampler(Sampler[int]):

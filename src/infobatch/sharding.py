@@ -9,19 +9,16 @@ places is computed as it goes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .checks import stranger
 from .distributed import Ranks, table, total
 from .errors import MisalignedError, message
-from .ledger import Pass, Where
 from .method import Method
 from .order import Spread, blocks
 from .plan import ShardPlan, choose, generator_for
@@ -29,6 +26,7 @@ from .policies import Cut, rule_of
 from .schedules import Moment
 from .scorebook import SKIPPED, UNSEEN, merge
 from .telemetry import SAMPLE
+from .walk import Where
 
 BLOCK = 1 << 18  # what is computed on the way is computed for so many samples at a time
 
@@ -344,61 +342,48 @@ def _generator(seed: int, epoch: int, rank: int, device: torch.device) -> torch.
     return generator_for(generator_for(seed, epoch, torch.device("cpu")).initial_seed(), rank, device)
 
 
-# ---- a pass --------------------------------------------------------------------------------------------------
+# ---- a walk --------------------------------------------------------------------------------------------------
 
 
-class ShardPass(Pass):
-    """A pass whose walk is computed on the way. It remembers what was handed out and may still be asked for."""
+class ShardWalk:
+    """A walk that is computed on the way. It remembers what was handed out and may still be asked for.
 
-    def __init__(
-        self,
-        epoch: int,
-        book: ShardBook,
-        seed: int,
-        sampler: Sampler[int],
-        loader: _BaseDataLoaderIter | None,
-        last: Pass | None,
-    ) -> None:
+    Losses and weights lie in the book, at the samples' own places, so samples are named by their indices.
+    """
+
+    def __init__(self, epoch: int, book: ShardBook, seed: int) -> None:
+        self.ranks = book.ranks
+        self.size = max(book.rows)
+        self._epoch = epoch
         self._book = book
         self._seed = seed
         self._rows = book.rows
-        self._window: deque[tuple[int, Tensor]] = deque()
-        self._came = 0
-        super().__init__(epoch, torch.empty(0, dtype=torch.int64), sampler, loader, last, book.ranks)
-
-    def _count(self) -> int:
-        return max(self._rows)
-
-    @property
-    def _missing(self) -> int:
+        self._missing = self.size - self._rows[self.ranks.rank]
         """How many ghosts make this rank as long as the longest."""
-        return self.size - self._rows[self.ranks.rank]
+        self._window: deque[tuple[int, Tensor]] = deque()
+        self._reached = 0
+        self._came = 0
 
-    @property
-    def ghost(self) -> Tensor | None:
-        return self._book.ghost() if self._missing else None
-
-    def _chunks(self) -> Iterator[Tensor]:
-        for chunk in self._book.walk(self._seed, self.epoch):
+    def chunks(self, needed: Callable[[], int]) -> Iterator[Tensor]:
+        for chunk in self._book.walk(self._seed, self._epoch):
             if chunk.numel():
-                yield self._remember(chunk)
+                yield self._remember(chunk, needed())
         if self._missing:
-            yield self._remember(self._book.ghost().expand(self._missing))
+            yield self._remember(self._book.ghost().expand(self._missing), needed())
 
-    def _remember(self, chunk: Tensor) -> Tensor:
-        """A loader runs ahead by as much as it prefetches: what lies further back has had its losses."""
-        oldest = max(self.taken, self._behind - (self._lead + 2) * self.batch_size)
+    def _remember(self, chunk: Tensor, oldest: int) -> Tensor:
         while self._window and self._window[0][0] + self._window[0][1].numel() <= oldest:
             self._window.popleft()
-        self._window.append((self._behind, chunk))
+        self._window.append((self._reached, chunk))
+        self._reached += chunk.numel()
         return chunk
 
-    def _at(self, places: range) -> Tensor:
+    def at(self, places: range) -> Tensor:
         parts = [chunk[max(places.start - at, 0) : max(places.stop - at, 0)] for at, chunk in self._window]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
-    def _whose(self, places: range) -> Tensor:
-        indices = self._at(places)
+    def whose(self, places: range) -> Where:
+        indices = self.at(places)
         if indices.numel() != len(places):
             raise MisalignedError(
                 message(
@@ -409,33 +394,42 @@ class ShardPass(Pass):
             )
         return indices
 
-    def deliver(self, indices: Tensor) -> None:
-        self.waiting.append(indices)
+    def holds(self, places: range, indices: Tensor) -> bool:  # noqa: ARG002
+        return False
 
-    def take(self, count: int) -> Where:
-        return self._seen(super().take(count))
+    def note(self, where: Where, scores: Tensor) -> Tensor:
+        assert isinstance(where, Tensor)
+        return self._book.note(where.to(scores.device, non_blocking=True), scores)
 
-    def drop(self, count: int | None) -> Where:
-        return self._seen(super().drop(count))
+    def skip(self, where: Where) -> None:
+        assert isinstance(where, Tensor)
+        self._book.skip(where.to(self._book.device, non_blocking=True))
 
-    def _seen(self, where: Where) -> Where:
+    def hand_in(self) -> None:
+        pass  # it is all in the book
+
+    @property
+    def ghost(self) -> Tensor | None:
+        return self._book.ghost() if self._missing else None
+
+    def took(self, where: Where) -> None:
         assert isinstance(where, Tensor)
         if self._missing:
             self._came += int(torch.count_nonzero(where == self._book.ghost()))
-        return where
 
-    def ghosts_came(self, book: Any) -> int:
-        came = self._came + int(book.stray)
+    def ghosts_came(self, taken: int) -> int:  # noqa: ARG002
+        came = self._came + int(self._book.stray)
         if came > self._missing:
-            raise MisalignedError(stranger(self.epoch))
+            raise MisalignedError(stranger(self._epoch))
         return came
 
-    def correction(self, count: int) -> float:
-        """What makes the mean over ranks of these ``count`` losses a mean over samples: ghosts are not counted."""
+    def correction(self, count: int, taken: int) -> float:
         together = count * self.ranks.world
-        real = sum(max(0, min(row, self.taken) - (self.taken - count)) for row in self._rows)
+        real = sum(max(0, min(row, taken) - (taken - count)) for row in self._rows)
         return 1.0 if real == together else together / real
 
+    def to(self, device: torch.device) -> None:
+        pass  # the walk is on the CPU
+
     def release(self) -> None:
-        super().release()
         self._window.clear()

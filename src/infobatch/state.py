@@ -15,6 +15,7 @@ from .scorebook import UNSEEN, ScoreBook
 from .sharding import ShardBook
 from .state_checks import FORMAT, check_parts, check_state
 from .telemetry import EpochReport
+from .walk import PlanWalk
 
 State = dict[str, Any]
 
@@ -62,8 +63,9 @@ def _running(course: Course) -> tuple[int, State | None]:
     course.hand_in()
     fresh = _saved(course.losses_of_all("saves in"))
     if run is not None:  # parts of a batch that is not complete: they come again
+        assert isinstance(run.walk, PlanWalk)
         for where in run.unsure:
-            fresh[where if isinstance(where, Tensor) else run.indices[where.start : where.stop].cpu()] = UNSEEN
+            fresh[run.walk.named(where).cpu()] = UNSEEN
     return int(fresh.ne(UNSEEN).count_nonzero()), {
         "indices": _saved(plan.indices),
         "table": None if bool((plan.table == 1).all()) else _saved(plan.table),

@@ -9,7 +9,6 @@ in any order, and anything else is a loss on the wrong sample.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 import sys
 import traceback
@@ -18,17 +17,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import events as do
 import pytest
 import torch
-from torch import Tensor
-from torch.utils.data import BatchSampler, ConcatDataset, Dataset, Sampler, Subset, default_collate
+from loop import (
+    BATCH,
+    BROKEN,
+    FEEDERS,
+    PATIENCE,
+    Dicts,
+    Fewer,
+    Loop,
+    Many,
+    N,
+    Numbers,
+    Pairs,
+    Reversed,
+    SortedBatches,
+    as_dict,
+    backwards,
+    drop_first,
+    drop_in_short_batches,
+    load,
+    twice,
+)
+from torch.utils.data import BatchSampler, ConcatDataset, Subset
 
 import infobatch
 from infobatch import MisalignedError
 
 PAGE = Path(__file__).parents[2] / "docs" / "alignment.md"
-N, BATCH, EPOCHS = 60, 8, 8
-PATIENCE = 60
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
@@ -49,675 +67,6 @@ def _no_hanging() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-# ---- data sets: the value is the index -------------------------------------------------------------------------
-
-BROKEN = multiprocessing.RawValue("q", -1)
-"""The sample that cannot be read just now. Shared, so that running workers know it; without a lock to inherit."""
-
-
-class Numbers(Dataset[Any]):
-    def __init__(self, first: int = 0, size: int = N) -> None:
-        self.first, self.size = first, size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Tensor:
-        if self.first + index == BROKEN.value:
-            raise OSError("this sample cannot be read")
-        return torch.tensor(float(self.first + index))
-
-
-class Pairs(Numbers):
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), index % 10
-
-
-class Dicts(Numbers):
-    def __getitem__(self, index: int) -> Any:
-        return {"x": super().__getitem__(index), "label": index % 10}
-
-
-class Many(Numbers):
-    """As Hugging Face's data sets: fetches a batch at once, and single samples too."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
-
-
-class Fewer(Numbers):
-    """A broken ``__getitems__``: it loses the first sample."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices[1:]]
-
-
-def value(batch: Any) -> Tensor:
-    """The samples' values, whatever they are packed in."""
-    if isinstance(batch, dict):
-        return value(batch["x"])
-    if isinstance(batch, list | tuple):
-        return value(batch[0])
-    return batch.reshape(-1)
-
-
-def as_dict(samples: list[Any]) -> dict[str, Tensor]:
-    return {"x": torch.stack(samples)}
-
-
-def drop_first(samples: list[Any]) -> Tensor:
-    return default_collate(samples[1:])
-
-
-def drop_in_short_batches(samples: list[Any]) -> Tensor:
-    return default_collate(samples[1:] if len(samples) < BATCH else samples)
-
-
-def twice(samples: list[Any]) -> Tensor:
-    return default_collate([*samples, *samples])
-
-
-def backwards(samples: list[Any]) -> Tensor:
-    return default_collate(samples[::-1])
-
-
-class SortedBatches(Sampler[list[int]]):
-    """Draws 32, sorts them (as by length), yields batches."""
-
-    def __init__(self, sampler: Sampler[int]) -> None:
-        self.sampler = sampler
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for drawn in BatchSampler(self.sampler, 32, False):
-            ordered = sorted(drawn)
-            for start in range(0, len(ordered), BATCH):
-                yield ordered[start : start + BATCH]
-
-
-class Reversed(Sampler[int]):
-    def __init__(self, sampler: Sampler[int]) -> None:
-        self.sampler = sampler
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(list(self.sampler)[::-1])
-
-    def __len__(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
-
-
-# ---- the loop ----------------------------------------------------------------------------------------------------
-
-FEEDERS = ("stock", "ours", "explicit")
-
-
-def load(train: infobatch.InfoBatch, feeder: str, options: dict[str, Any]) -> Any:
-    options = {
-        name: made(train) if name.endswith("sampler") and callable(made) else made for name, made in options.items()
-    }
-    if options.get("num_workers"):
-        options = {"timeout": PATIENCE / 2, "multiprocessing_context": "fork", **options}
-    if "batch_sampler" not in options:
-        options = {"batch_size": BATCH, **options}
-    if feeder == "ours":
-        return infobatch.DataLoader(train, **options)
-    if "batch_sampler" not in options:
-        options = {"sampler": train.sampler, **options}
-    return torch.utils.data.DataLoader(train, **options)
-
-
-class Loop:
-    """A training loop that notes what it does, so that an error can be placed."""
-
-    def __init__(self, feeder: str, options: dict[str, Any], data: Any = None) -> None:
-        self.feeder = feeder
-        self.train = infobatch.InfoBatch(Numbers() if data is None else data, EPOCHS, 0.5, 0.875)
-        self.loader = load(self.train, feeder, options)
-        self.options = options
-        self.updated: set[int] = set()
-        self.since: list[str] = []
-        self.kept: list[Any] = []
-        self.table = torch.ones(N)
-        self.weights_wrong = False
-
-    def mark(self) -> None:
-        """Here the loop goes wrong: at the next call, or just now by leaving one out."""
-        self.since = []
-
-    def batches(self, loader: Any = None) -> Batches:
-        self.since.append("pass")
-        return Batches(self, self.loader if loader is None else loader)
-
-    def update(self, batch: Any) -> None:
-        self.since.append("update")
-        x = value(batch)
-        loss = self.train.update(x, x.long()) if self.feeder == "explicit" else self.train.update(x)
-        self.weights_wrong |= not torch.isclose(loss, (x * self.table[x.long()]).mean())
-        self.updated.update(x.long().tolist())
-
-    def skip(self) -> None:
-        self.since.append("skip")
-        self.train.skip()
-
-    def epoch(self, loader: Any = None) -> None:
-        for batch in self.batches(loader):
-            self.update(batch)
-
-    def where(self) -> str:
-        """The step that raised, seen from where the loop went wrong."""
-        *before, last = self.since
-        between = before.count("batch")
-        if last == "pass" or (last == "update" and "pass" in before and "batch" not in _after_last(before, "pass")):
-            return "next pass"
-        if last == "update":
-            return ("that update", "next update")[between] if between < 2 else "later update"
-        return {"skip": "that skip", "batch": "next batch"}[last]
-
-    def check(self) -> None:
-        """No score is wrong. Where the scores cannot be had, they cannot be wrong."""
-        try:
-            scores = self.train.scores
-        except MisalignedError:
-            return
-        wrong = ~torch.isnan(scores) & (scores != torch.arange(len(scores)))
-        assert not wrong.any(), f"losses on the wrong samples: {wrong.nonzero().flatten().tolist()}"
-
-
-def _after_last(steps: list[str], step: str) -> list[str]:
-    return steps[len(steps) - steps[::-1].index(step) :]
-
-
-class Batches:
-    """An iterator over a loader whose steps are noted."""
-
-    def __init__(self, loop: Loop, loader: Any) -> None:
-        self.loop, self.iterator, self.first = loop, iter(loader), True
-        self.epoch: int | None = None
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        self.loop.since.append("pass" if self.first else "batch")
-        self.first = False
-        batch = next(self.iterator)
-        if self.epoch is None:
-            self.epoch = self.loop.train.epoch
-            self.loop.table = self.loop.train.plan().table.clone()
-        return batch
-
-
-def middle(step: int) -> bool:
-    return step == 2
-
-
-def batches_in(loop: Loop) -> int:
-    return len(loop.loader)
-
-
-# ---- what loops do -----------------------------------------------------------------------------------------------
-
-
-def ordinary(loop: Loop) -> None:
-    loop.epoch()
-
-
-def in_parts(loop: Loop) -> None:
-    for batch in loop.batches():
-        for part in value(batch).split(3):
-            loop.update(part)
-
-
-def break_after_update(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        loop.update(batch)
-        if middle(step):
-            loop.mark()
-            break
-
-
-def break_before_update(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            loop.mark()
-            break
-        loop.update(batch)
-
-
-def break_near_end(loop: Loop) -> None:
-    last = batches_in(loop) - 2
-    for step, batch in enumerate(loop.batches()):
-        loop.update(batch)
-        if step == last:
-            loop.mark()
-            break
-
-
-def break_with_skip(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            loop.mark()
-            loop.skip()
-            break
-        loop.update(batch)
-
-
-def break_inside_batch(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            loop.update(value(batch)[:3])
-            loop.mark()
-            break
-        loop.update(batch)
-
-
-def break_and_keep(loop: Loop) -> None:
-    batches = loop.batches()
-    loop.kept.append(batches.iterator)
-    for _ in range(3):
-        loop.update(next(batches))
-    loop.mark()
-
-
-def break_and_keep_waiting(loop: Loop) -> None:
-    batches = loop.batches()
-    loop.kept.append(batches.iterator)
-    loop.update(next(batches))
-    next(batches)
-    loop.mark()
-
-
-def go_on_with_kept(loop: Loop) -> None:
-    """An older iterator delivers again after a newer one has begun."""
-    old = loop.batches()
-    loop.update(next(old))
-    new = loop.batches()
-    loop.update(next(new))
-    next(new)
-    loop.mark()
-    loop.update(next(old))
-
-
-def _broken(loop: Loop, position: int) -> None:
-    BROKEN.value = int(loop.train.plan().indices[position])
-
-
-def _with_error(loop: Loop, position: int, then: Callable[[Loop, Any], None]) -> None:
-    _broken(loop, position)
-    batches, batch = loop.batches(), None
-    try:
-        while True:
-            try:
-                batch = next(batches)
-            except OSError as error:
-                BROKEN.value = -1
-                traceback.clear_frames(error.__traceback__)  # a cycle through the iterator: its end would be slow
-                loop.mark()
-                then(loop, batch)
-                continue
-            except StopIteration:
-                break
-            loop.update(batch)
-    finally:
-        BROKEN.value = -1
-
-
-def error_go_on(loop: Loop) -> None:
-    _with_error(loop, 20, lambda loop, batch: None)
-
-
-def error_in_first(loop: Loop) -> None:
-    _with_error(loop, 0, lambda loop, batch: None)
-
-
-def error_in_last(loop: Loop) -> None:
-    _with_error(loop, loop.train.plan().kept - 1, lambda loop, batch: None)
-
-
-def error_skip(loop: Loop) -> None:
-    _with_error(loop, 20, lambda loop, batch: loop.skip())
-
-
-def error_update_again(loop: Loop) -> None:
-    _with_error(loop, 20, lambda loop, batch: loop.update(batch))
-
-
-def error_after_skip(loop: Loop) -> None:
-    """The batch before the lost one was skipped, so an update for it is wrong twice."""
-    _broken(loop, 20)
-    batches = loop.batches()
-    loop.update(next(batches))
-    batch = next(batches)
-    loop.skip()
-    try:
-        next(batches)
-    except OSError as error:
-        traceback.clear_frames(error.__traceback__)
-    finally:
-        BROKEN.value = -1
-    loop.mark()
-    loop.update(batch)
-
-
-def error_new_pass(loop: Loop) -> None:
-    _broken(loop, 20)
-    try:
-        loop.epoch()
-    except OSError as error:
-        traceback.clear_frames(error.__traceback__)
-    finally:
-        BROKEN.value = -1
-    loop.mark()
-
-
-def validate_plain(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            for _ in torch.utils.data.DataLoader(Numbers(), batch_size=BATCH):
-                pass
-        loop.update(batch)
-
-
-def validate_same_data(loop: Loop) -> None:
-    """Over the wrapped data set, without its sampler: everything in order, and no pass of training."""
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            for _ in torch.utils.data.DataLoader(loop.train, batch_size=BATCH):
-                pass
-        loop.update(batch)
-
-
-def validate_full_view(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            view = loop.train.full()
-            for x in torch.utils.data.DataLoader(view, batch_size=BATCH, sampler=view.sampler):
-                view.update(x)
-        loop.update(batch)
-
-
-def _at(loop: Loop, at: str, step: int) -> bool:
-    return step == {"first": 0, "middle": 2, "last": batches_in(loop) - 1}[at]
-
-
-def skipping(at: str) -> Callable[[Loop], None]:
-    def event(loop: Loop) -> None:
-        for step, batch in enumerate(loop.batches()):
-            if _at(loop, at, step):
-                loop.mark()
-                loop.skip()
-            else:
-                loop.update(batch)
-
-    return event
-
-
-def leaving_out(at: str) -> Callable[[Loop], None]:
-    def event(loop: Loop) -> None:
-        for step, batch in enumerate(loop.batches()):
-            if _at(loop, at, step):
-                loop.mark()
-                continue
-            loop.update(batch)
-
-    return event
-
-
-def leaving_out_then_break(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if step == 0:
-            loop.mark()
-            continue
-        loop.update(batch)
-        if middle(step):
-            break
-
-
-def leaving_out_then_skip(loop: Loop) -> None:
-    """Said late, but said."""
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            continue
-        if step == 3:
-            loop.mark()
-            loop.skip()
-        loop.update(batch)
-
-
-def twice_for(at: str) -> Callable[[Loop], None]:
-    def event(loop: Loop) -> None:
-        for step, batch in enumerate(loop.batches()):
-            loop.update(batch)
-            if _at(loop, at, step):
-                loop.mark()
-                loop.update(batch)
-
-    return event
-
-
-def part_twice(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        loop.update(batch)
-        if _at(loop, "last", step):
-            loop.mark()
-            loop.update(value(batch)[:2])
-
-
-def part_left_out(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        loop.update(value(batch)[3:] if middle(step) else batch)
-        if middle(step):
-            loop.mark()
-
-
-def part_left_out_last(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        last = _at(loop, "last", step)
-        loop.update(value(batch)[1:] if last else batch)
-        if last:
-            loop.mark()
-
-
-def two_at_once(loop: Loop) -> None:
-    batches = loop.batches()
-    pair = torch.cat([value(next(batches)), value(next(batches))])
-    loop.mark()
-    loop.update(pair)
-
-
-def end_before_last_update(loop: Loop) -> None:
-    batches, count = loop.batches(), batches_in(loop)
-    for step in range(count):
-        batch = next(batches)
-        if step == count - 1:
-            loop.mark()
-            assert next(batches, None) is None
-        loop.update(batch)
-
-
-def zipped(loop: Loop) -> None:
-    loop.mark()
-    for one, other in zip(loop.batches(), loop.batches(), strict=True):
-        loop.update(one)
-        loop.update(other)
-
-
-def nested(loop: Loop) -> None:
-    loop.mark()
-    for batch in loop.batches():
-        loop.update(batch)
-        for other in loop.batches():
-            loop.update(other)
-
-
-def look_inside(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            loop.mark()
-            next(loop.batches())
-        loop.update(batch)
-
-
-def look_inside_kept(loop: Loop) -> None:
-    for step, batch in enumerate(loop.batches()):
-        if middle(step):
-            loop.mark()
-            look = loop.batches()
-            loop.kept.append(look.iterator)
-            next(look)
-        loop.update(batch)
-
-
-def one_ahead(loop: Loop) -> None:
-    batches = loop.batches()
-    batch = next(batches)
-    loop.mark()
-    while batch is not None:
-        coming = next(batches, None)
-        loop.update(batch)
-        batch = coming
-
-
-def _ahead(at: int, wrong: Callable[[Loop, Any], None]) -> Callable[[Loop], None]:
-    def event(loop: Loop) -> None:
-        batches, count = loop.batches(), batches_in(loop)
-        batch, step = next(batches), 0
-        while batch is not None:
-            coming = next(batches, None)
-            if step == at % count:
-                loop.mark()
-                wrong(loop, batch)
-            else:
-                loop.update(batch)
-            batch, step = coming, step + 1
-
-    return event
-
-
-def _leave(loop: Loop, batch: Any) -> None:
-    pass
-
-
-def _twice(loop: Loop, batch: Any) -> None:
-    loop.update(batch)
-    loop.mark()
-    loop.update(batch)
-
-
-def two_ahead_leave_at_end(loop: Loop) -> None:
-    """Reads two ahead; leaves out the last batch but one, when nothing more can be read."""
-    batches, count = loop.batches(), batches_in(loop)
-    queue = [next(batches), next(batches)]
-    for step in range(count):
-        coming = next(batches, None)
-        queue += [] if coming is None else [coming]
-        batch = queue.pop(0)
-        if step == count - 2:
-            loop.mark()
-        else:
-            loop.update(batch)
-
-
-def two_ahead(loop: Loop) -> None:
-    batches = loop.batches()
-    queue = [next(batches), next(batches)]
-    while queue:
-        coming = next(batches, None)
-        queue += [] if coming is None else [coming]
-        loop.update(queue.pop(0))
-
-
-def no_updates(loop: Loop) -> None:
-    for _ in loop.batches():
-        pass
-    loop.mark()
-
-
-def no_updates_twice(loop: Loop) -> None:
-    no_updates(loop)
-    no_updates(loop)
-
-
-def peek(loop: Loop) -> None:
-    next(loop.batches())
-    loop.mark()
-    loop.epoch()
-
-
-def peek_kept(loop: Loop) -> None:
-    batches = loop.batches()
-    loop.kept.append(batches.iterator)
-    next(batches)
-    loop.mark()
-    loop.epoch()
-
-
-def peek_three_kept(loop: Loop) -> None:
-    batches = loop.batches()
-    loop.kept.append(batches.iterator)
-    for _ in range(3):
-        next(batches)
-    loop.mark()
-    loop.epoch()
-
-
-def all_first(loop: Loop) -> None:
-    everything = list(loop.batches())
-    loop.mark()
-    for batch in everything:
-        loop.update(batch)
-
-
-def one_batch_a_pass(loop: Loop) -> None:
-    batch = next(loop.batches())
-    loop.mark()
-    loop.update(batch)
-
-
-def update_after_end(loop: Loop) -> None:
-    batch = None
-    for batch in loop.batches():
-        loop.update(batch)
-    loop.mark()
-    loop.update(batch)
-
-
-def update_after_break(loop: Loop) -> None:
-    batch = None
-    for step, batch in enumerate(loop.batches()):
-        loop.update(batch)
-        if middle(step):
-            break
-    loop.mark()
-    loop.update(batch)
-
-
-def update_first(loop: Loop) -> None:
-    loop.table = loop.train.plan().table.clone()
-    indices = loop.train.plan().indices[:BATCH]
-    loop.mark()
-    loop.update(indices.float())
-    loop.epoch()
-
-
-def hand_made(loop: Loop) -> None:
-    """No loader at all: walks the sampler."""
-    loop.table = loop.train.plan().table.clone()
-    loop.mark()
-    for indices in BatchSampler(loop.train.sampler, BATCH, False):
-        loop.update(torch.tensor(indices).float())
-        loop.since.append("batch")
-
-
-def drawn_before(loop: Loop) -> None:
-    """The batches are drawn and mixed before the loader is made."""
-    loop.table = loop.train.plan().table.clone()
-    batches = list(BatchSampler(loop.train.sampler, BATCH, False))[::-1]
-    loop.mark()
-    loader = load(loop.train, loop.feeder, {**loop.options, "batch_sampler": batches})
-    for batch in loop.batches(loader):
-        loop.update(batch)
 
 
 # ---- the matrix --------------------------------------------------------------------------------------------------
@@ -785,54 +134,54 @@ def row(name: str, event: Callable[[Loop], None], stock: Any, ours: Any, explici
     ROWS.append(Row(name, event, stock, ours, explicit, **more))
 
 
-row("an ordinary epoch", ordinary, "aligned", "aligned", "aligned")
-row("micro-batches: a batch in parts, an update for each", in_parts, "aligned", "aligned", "aligned")
+row("an ordinary epoch", do.ordinary, "aligned", "aligned", "aligned")
+row("micro-batches: a batch in parts, an update for each", do.in_parts, "aligned", "aligned", "aligned")
 row(
     "break after an update",
-    break_after_update,
+    do.break_after_update,
     {"else": "aligned", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
 row(
     "break before the update of the batch at hand",
-    break_before_update,
+    do.break_before_update,
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
 row(
     "the same, with skip() before the break",
-    break_with_skip,
+    do.break_with_skip,
     {"else": "aligned", "persistent, all fetched at once": "next pass"},
     "aligned",
     "next pass",
 )
 row(
     "break one batch before the end",
-    break_near_end,
+    do.break_near_end,
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
-row("break after a part of a batch", break_inside_batch, "next pass", "next pass", "aligned", setups=ANY)
+row("break after a part of a batch", do.break_inside_batch, "next pass", "next pass", "aligned", setups=ANY)
 row(
     "break, and the old iterator is kept",
-    break_and_keep,
+    do.break_and_keep,
     {"else": "aligned", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
 row(
     "break with a batch at hand, and the old iterator is kept",
-    break_and_keep_waiting,
+    do.break_and_keep_waiting,
     "next pass",
     "next pass",
     "aligned",
 )
 row(
     "an old iterator delivers after a new one began",
-    go_on_with_kept,
+    do.go_on_with_kept,
     {
         "else": "next batch",
         "all fetched at once": "next update",
@@ -842,74 +191,80 @@ row(
     "next batch",
     "next batch",
 )
-row("a sample cannot be read; the loop goes on", error_go_on, "next update", "aligned", "aligned")
-row("the same in the first batch", error_in_first, "next update", "aligned", "aligned")
+row("a sample cannot be read; the loop goes on", do.error_go_on, "next update", "aligned", "aligned")
+row("the same in the first batch", do.error_in_first, "next update", "aligned", "aligned")
 row(
     "the same in the last batch",
-    error_in_last,
+    do.error_in_last,
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
-row("a sample cannot be read; skip(), and the loop goes on", error_skip, "aligned", "that skip", "next update")
+row("a sample cannot be read; skip(), and the loop goes on", do.error_skip, "aligned", "that skip", "next update")
 row(
     "a sample cannot be read; the batch before is updated again",
-    error_update_again,
+    do.error_update_again,
     "that update",
     "that update",
     "next pass",
 )
 row(
     "a batch is skipped, the next cannot be read; the skipped one is updated",
-    error_after_skip,
+    do.error_after_skip,
     "that update",
     "that update",
     "that update",
 )
 row(
     "a sample cannot be read; a new pass begins",
-    error_new_pass,
+    do.error_new_pass,
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
-row("a validation loader inside the epoch", validate_plain, "aligned", "aligned", "aligned", setups=ANY)
+row("a validation loader inside the epoch", do.validate_plain, "aligned", "aligned", "aligned", setups=ANY)
 row(
     "the training data without its sampler inside the epoch",
-    validate_same_data,
+    do.validate_same_data,
     "aligned",
     "aligned",
     "aligned",
     setups=ANY,
 )
-row("a pass over .full() inside the epoch", validate_full_view, "aligned", "aligned", "aligned", setups=ANY)
-row("skip() of the first batch", skipping("first"), "aligned", "aligned", "next update")
-row("skip() of the middle batch", skipping("middle"), "aligned", "aligned", "next update")
-row("skip() of the last batch", skipping("last"), "aligned", "aligned", "next pass")
-row("the first batch left out, unsaid", leaving_out("first"), "next update", "next update", "aligned")
-row("the middle batch left out, unsaid", leaving_out("middle"), "next update", "next update", "aligned")
+row("a pass over .full() inside the epoch", do.validate_full_view, "aligned", "aligned", "aligned", setups=ANY)
+row("skip() of the first batch", do.skipping("first"), "aligned", "aligned", "next update")
+row("skip() of the middle batch", do.skipping("middle"), "aligned", "aligned", "next update")
+row("skip() of the last batch", do.skipping("last"), "aligned", "aligned", "next pass")
+row("the first batch left out, unsaid", do.leaving_out("first"), "next update", "next update", "aligned")
+row("the middle batch left out, unsaid", do.leaving_out("middle"), "next update", "next update", "aligned")
 row(
     "the last batch left out, unsaid",
-    leaving_out("last"),
+    do.leaving_out("last"),
     {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
-row("the first batch left out, unsaid, and a break", leaving_out_then_break, "next update", "next update", "aligned")
+row(
+    "the first batch left out, unsaid, and a break",
+    do.leaving_out_then_break,
+    "next update",
+    "next update",
+    "aligned",
+)
 row(
     "a batch left out, and skip() one batch late",
-    leaving_out_then_skip,
+    do.leaving_out_then_skip,
     "aligned",
     "aligned",
     "that update",
     setups=ANY,
 )
-row("two updates for the first batch", twice_for("first"), "that update", "that update", "later update")
-row("two updates for the middle batch", twice_for("middle"), "that update", "that update", "later update")
-row("two updates for the last batch", twice_for("last"), "that update", "that update", "that update / next pass")
+row("two updates for the first batch", do.twice_for("first"), "that update", "that update", "later update")
+row("two updates for the middle batch", do.twice_for("middle"), "that update", "that update", "later update")
+row("two updates for the last batch", do.twice_for("last"), "that update", "that update", "that update / next pass")
 row(
     "a part of the last batch a second time, drop_last",
-    part_twice,
+    do.part_twice,
     "that update",
     "that update",
     "next pass",
@@ -918,7 +273,7 @@ row(
 )
 row(
     "losses for a part of a middle batch",
-    part_left_out,
+    do.part_left_out,
     "next update",
     "next update",
     "aligned",
@@ -927,27 +282,27 @@ row(
 )
 row(
     "losses for a part of the last batch",
-    part_left_out_last,
+    do.part_left_out_last,
     "next pass",
     "next pass",
     "aligned",
     setups=ANY,
     in_part=True,
 )
-row("the losses of two batches in one update", two_at_once, "that update", "that update", "aligned", setups=ANY)
+row("the losses of two batches in one update", do.two_at_once, "that update", "that update", "aligned", setups=ANY)
 row(
     "the loader is asked for more before the last update, drop_last",
-    end_before_last_update,
+    do.end_before_last_update,
     "aligned",
     "aligned",
     "aligned",
     options={"drop_last": True},
     setups=ANY,
 )
-row("zip(loader, loader)", zipped, "next pass", "next pass", "next batch")
+row("zip(loader, loader)", do.zipped, "next pass", "next pass", "next batch")
 row(
     "a loop over the loader inside a loop over it",
-    nested,
+    do.nested,
     {
         "else": "next batch",
         "all fetched at once": "later update",
@@ -957,43 +312,43 @@ row(
     {"else": "next batch", "persistent": "aligned"},
     "next batch",
 )
-row("next(iter(loader)) inside the epoch", look_inside, "next pass", "next pass", "next batch")
-row("the same, and its iterator is kept", look_inside_kept, "next pass", "next pass", "next batch")
-row("a loop that reads one batch ahead", one_ahead, "next update", "next update", "aligned")
-AHEAD = {"options": {"lookahead": 1, "drop_last": True}, "setups": ANY, "after": one_ahead}
-row("lookahead=1, reads one ahead", one_ahead, "-", "aligned", "-", options={"lookahead": 1}, after=one_ahead)
-row("lookahead=1, ordinary loop", ordinary, "-", "next pass", "-", **AHEAD)
-row("lookahead=1, a middle batch left out, unsaid", _ahead(2, _leave), "-", "next update", "-", **AHEAD)
-row("lookahead=1, the last batch but one left out, unsaid", _ahead(-2, _leave), "-", "next update", "-", **AHEAD)
-row("lookahead=1, the last batch left out, unsaid", _ahead(-1, _leave), "-", "aligned", "-", **AHEAD)
-row("lookahead=1, two updates for a middle batch", _ahead(2, _twice), "-", "that update", "-", **AHEAD)
-row("lookahead=1, two updates for the last batch but one", _ahead(-2, _twice), "-", "that update", "-", **AHEAD)
-row("lookahead=1, two updates for the last batch", _ahead(-1, _twice), "-", "that update", "-", **AHEAD)
+row("next(iter(loader)) inside the epoch", do.look_inside, "next pass", "next pass", "next batch")
+row("the same, and its iterator is kept", do.look_inside_kept, "next pass", "next pass", "next batch")
+row("a loop that reads one batch ahead", do.one_ahead, "next update", "next update", "aligned")
+AHEAD = {"options": {"lookahead": 1, "drop_last": True}, "setups": ANY, "after": do.one_ahead}
+row("lookahead=1, reads one ahead", do.one_ahead, "-", "aligned", "-", options={"lookahead": 1}, after=do.one_ahead)
+row("lookahead=1, ordinary loop", do.ordinary, "-", "next pass", "-", **AHEAD)
+row("lookahead=1, a middle batch left out, unsaid", do.ahead(2, do.leave), "-", "next update", "-", **AHEAD)
+row("lookahead=1, the last batch but one left out, unsaid", do.ahead(-2, do.leave), "-", "next update", "-", **AHEAD)
+row("lookahead=1, the last batch left out, unsaid", do.ahead(-1, do.leave), "-", "aligned", "-", **AHEAD)
+row("lookahead=1, two updates for a middle batch", do.ahead(2, do.twice), "-", "that update", "-", **AHEAD)
+row("lookahead=1, two updates for the last batch but one", do.ahead(-2, do.twice), "-", "that update", "-", **AHEAD)
+row("lookahead=1, two updates for the last batch", do.ahead(-1, do.twice), "-", "that update", "-", **AHEAD)
 row(
     "lookahead=2, reads two ahead",
-    two_ahead,
+    do.two_ahead,
     "-",
     "aligned",
     "-",
     options={"lookahead": 2, "drop_last": True},
     setups=ANY,
-    after=two_ahead,
+    after=do.two_ahead,
     in_part=True,
 )
 row(
     "lookahead=2, the last batch but one left out, unsaid",
-    two_ahead_leave_at_end,
+    do.two_ahead_leave_at_end,
     "-",
     "next pass",
     "-",
     options={"lookahead": 2, "drop_last": True},
     setups=ANY,
-    after=two_ahead,
+    after=do.two_ahead,
     in_part=True,
 )
 row(
     "in_order=False",
-    ordinary,
+    do.ordinary,
     "next pass",
     "aligned",
     "-",
@@ -1002,31 +357,31 @@ row(
 )
 row(
     "a whole pass without updates",
-    no_updates,
+    do.no_updates,
     {"else": "next pass", "workers": "aligned", "all fetched at once": "aligned"},
     "next pass",
     "next pass",
 )
-row("two whole passes without updates", no_updates_twice, "next pass", "next pass", "next pass")
+row("two whole passes without updates", do.no_updates_twice, "next pass", "next pass", "next pass")
 row(
     "a peek, next(iter(loader)), before training",
-    peek,
+    do.peek,
     {"else": "aligned", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
 row(
     "a peek, and its iterator is kept",
-    peek_kept,
+    do.peek_kept,
     {"else": "aligned", "persistent, all fetched at once": "next pass"},
     "aligned",
     "aligned",
 )
-row("a peek at three batches, and its iterator is kept", peek_three_kept, "next pass", "next pass", "aligned")
-row("list(loader) first, then the updates", all_first, "that update", "that update", "aligned")
+row("a peek at three batches, and its iterator is kept", do.peek_three_kept, "next pass", "next pass", "aligned")
+row("list(loader) first, then the updates", do.all_first, "that update", "that update", "aligned")
 row(
     "one batch a pass: x = next(iter(loader)); update",
-    one_batch_a_pass,
+    do.one_batch_a_pass,
     {
         "else": "aligned",
         "workers": "that update",
@@ -1038,7 +393,7 @@ row(
 )
 row(
     "a batch sampler that sorts, around ours",
-    ordinary,
+    do.ordinary,
     "next pass",
     "aligned",
     "aligned",
@@ -1047,7 +402,7 @@ row(
 )
 row(
     "a batch sampler that ignores ours",
-    ordinary,
+    do.ordinary,
     "next pass",
     "next pass",
     "next pass",
@@ -1056,7 +411,7 @@ row(
 )
 row(
     "torch's BatchSampler around ours",
-    ordinary,
+    do.ordinary,
     "aligned",
     "aligned",
     "aligned",
@@ -1065,18 +420,18 @@ row(
 )
 row(
     "a sampler that reorders, around ours",
-    ordinary,
+    do.ordinary,
     "next pass",
     "-",
     "aligned",
     options={"sampler": lambda train: Reversed(train.sampler)},
     setups=ANY,
 )
-row("batches drawn from our sampler beforehand", drawn_before, "next pass", "next pass", "aligned", setups=ANY)
-row("no loader: a walk over the sampler", hand_made, "that update", "-", "aligned", setups=("no workers",))
+row("batches drawn from our sampler beforehand", do.drawn_before, "next pass", "next pass", "aligned", setups=ANY)
+row("no loader: a walk over the sampler", do.hand_made, "that update", "-", "aligned", setups=("no workers",))
 row(
     "a collate that drops a sample of each batch",
-    ordinary,
+    do.ordinary,
     "next update",
     "next update",
     "aligned",
@@ -1086,7 +441,7 @@ row(
 )
 row(
     "a collate that drops a sample of the last batch",
-    ordinary,
+    do.ordinary,
     "next pass",
     "next pass",
     "aligned",
@@ -1096,7 +451,7 @@ row(
 )
 row(
     "a collate that doubles its samples",
-    ordinary,
+    do.ordinary,
     "next pass",
     "next pass",
     "later update",
@@ -1105,7 +460,7 @@ row(
 )
 row(
     "a __getitems__ that loses a sample",
-    ordinary,
+    do.ordinary,
     "next update",
     "next update",
     "aligned",
@@ -1116,13 +471,13 @@ row(
 )
 row(
     "update() after the last batch had its own",
-    update_after_end,
+    do.update_after_end,
     "that update",
     "that update",
     "that update / next pass",
 )
-row("update() after a break", update_after_break, "that update", "that update", "next pass")
-row("update() before any batch", update_first, "that update", "that update", "later update", setups=ANY)
+row("update() after a break", do.update_after_break, "that update", "that update", "next pass")
+row("update() before any batch", do.update_first, "that update", "that update", "later update", setups=ANY)
 
 
 def play(row: Row, feeder: str, setup: str, warm: int) -> str:
@@ -1227,7 +582,7 @@ def test_configuration(name: str, feeder: str) -> None:
 def test_an_iterator_kept_alive_by_its_own_error_is_no_rival() -> None:
     """An error in a worker ties its iterator into a cycle, so it lives on after the loop has let it go."""
     loop = Loop("stock", {"num_workers": 1, "prefetch_factor": 1})
-    _broken(loop, 20)
+    do.broken(loop, 20)
     kept: list[OSError] = []
     try:
         loop.epoch()
@@ -1245,7 +600,7 @@ def test_an_iterator_kept_alive_by_its_own_error_is_no_rival() -> None:
 def test_single_samples_lost_to_an_error_do_not_shift_the_rest(workers: int) -> None:
     """With batch_size=None no indices travel: positions are counted, and a lost one counts."""
     loop = Loop("ours", {"batch_size": None, "num_workers": workers})
-    _with_error(loop, 20, lambda loop, batch: None)
+    do.with_error(loop, 20, lambda loop, batch: None)
     loop.epoch()
     loop.check()
     assert not loop.weights_wrong

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..plan import Plan
-from .feeding import Draws, Resident, draws, resident, size_of
+from .feeding import Batch, Draws, Resident, draws, resident, size_of
 from .optim import IN_A_GRAPH
 from .settings import Settings
 from .tasks import Task
@@ -44,6 +44,13 @@ class Captured:
             self.flips[: len(indices)] = draw.flips
         self.rates[: len(rates)] = torch.tensor(rates, device=self.rates.device)
         self.at.fill_(at)
+
+    def tail(self, plan: Plan, draw: Draws, steps: int) -> Iterator[Batch]:
+        """The last batch, where it is smaller than the others and a graph of its own would not pay."""
+        batch = len(self.span)
+        where = slice((steps - 1) * batch, steps * batch)
+        with torch.backends.cudnn.flags(benchmark=False):  # or each new size would be tried out at length
+            yield cast(Resident, self.training.feed).batch_of(plan.indices[where], draw.at(where))
 
     def _body(self) -> None:
         training = self.training

@@ -119,6 +119,13 @@ class Resident:
             where = slice(at, at + self.batch)
             yield self.batch_of(indices[where], draw.at(where))
 
+    def all(self, draw: Draws, count: int) -> Iterator[Batch]:
+        """So many batches of all data, in their order, and from the first again where they end."""
+        for at in range(count):
+            where = slice(at * self.batch, (at + 1) * self.batch)
+            indices = torch.arange(where.start, where.stop, device=self.labels.device) % len(self.labels)
+            yield self.batch_of(indices, draw.at(where))
+
     def batch_of(self, indices: Tensor, draw: Draws) -> Batch:
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
         return Batch(inputs, labels, draw, indices)

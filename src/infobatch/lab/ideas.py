@@ -98,9 +98,10 @@ def combine(names: str) -> Idea:
 
 def idle(idea: Idea, norms: Sequence[nn.Module], settings: Settings) -> list[str]:
     """What of an idea does nothing in a run of a net with these batch norms, and why."""
+    grows = idea.growth_power != 1.0 or idea.within_peak
     steady = settings.optimizer not in ("sgd", "lars") or not settings.momentum
     reasons = (
-        ((idea.growth_power != 1.0 or idea.within_peak) and settings.grows != "lr", "the learning rate does not grow"),
+        (grows and settings.grows != "lr", "the learning rate does not grow"),
         (idea.weigh_norms and not any(isinstance(each, nn.BatchNorm2d) for each in norms), "no BatchNorm2d"),
         (idea.recalibrate > 0 and not norms, "no batch norm"),
         (idea.grow_decay and not settings.weight_decay, "no weight decay"),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import InputError, message
-from .settings import near
+from .settings import Settings, near
+from .tasks import Task
 
 
 class Basic(nn.Module):
@@ -124,6 +125,19 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if library == "transformers":
         return _transformers(inner, shape, classes)
     raise InputError(message("timm:NAME or transformers:NAME", repr(name), near(library, ("timm", "transformers"))))
+
+
+def net_for(task: Task, settings: Settings) -> nn.Module:
+    """The net of a run: the task's own where it has one and no other is named."""
+    if task.make_model is not None and settings.model in ("task", Settings.model):
+        return task.make_model()
+    if settings.model == "task":
+        raise InputError(message("a task with its own net", task.name, "Name a model."))
+    first = cast(Any, task.train)[0][0]
+    if not isinstance(first, Tensor):
+        remedy = "Give the task a make_model of its own."
+        raise InputError(message(f"inputs as tensors, for the net {settings.model}", type(first).__name__, remedy))
+    return make_net(settings.model, tuple(first.shape), max(len(task.classes), 1))
 
 
 def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

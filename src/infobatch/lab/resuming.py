@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch.optim import Optimizer
 
 from .. import checkpoint
@@ -51,3 +52,15 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         for theirs, mine in zip(state["param_groups"], optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Of torch's global generators, which nets draw from."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"rng": torch.get_rng_state(), "cuda_rng": cuda}
+
+
+def load_random_state(state: dict[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["rng"])
+    if state["cuda_rng"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda_rng"], device)

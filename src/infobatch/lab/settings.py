@@ -254,6 +254,18 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, str))
 
 
+def find_device(name: str) -> torch.device:
+    """The device of that name; of ``auto`` the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(message("a device that is here", repr(name), f"torch says: {error}")) from error
+    return device
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Did you mean ...? Else, what there is."""
     known = list(known)

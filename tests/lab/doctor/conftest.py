@@ -1,0 +1,28 @@
+"""A patient to examine."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from patients import PRELUDE, numbers
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Writes a module in the current folder in which ``make()`` returns what the code says; its target."""
+    monkeypatch.chdir(tmp_path)
+    names = []
+
+    def write(code: str) -> str:
+        names.append(f"patient_{next(numbers)}")
+        body = code if "\n" in code or code.startswith("return") else f"return {code}"
+        Path(f"{names[-1]}.py").write_text(f"{PRELUDE}\ndef make():\n{textwrap.indent(body, '    ')}\n")
+        return f"{names[-1]}:make"
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)

@@ -1,0 +1,283 @@
+"""The doctor, with real loaders: healthy ones are called so, and each illness is named with its remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from patients import N, named, not_ok
+
+from infobatch.lab.doctor import Check, Diagnosis, examine
+from infobatch.lab.doctor.findings import BY_COLLATE
+from infobatch.walk import PlanWalk
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.set_vital. is deprecated:UserWarning"),  # torchdata's own
+]
+
+
+# ---- healthy ---------------------------------------------------------------------------------------------------
+
+HEALTHY = [
+    "stock()",
+    "ours()",
+    "stock(num_workers=2)",
+    "ours(num_workers=2, persistent_workers=True)",
+    "stock(drop_last=True)",
+    "stock(Augmented(), num_workers=2)",
+    "stock(Dicts())",
+    "ours(Boxes(), collate_fn=lists)",
+    "stock(Boxes(), collate_fn=lists, batch_size=2)",
+    "stock(Words(), collate_fn=padded)",
+    "ours(Words(), collate_fn=padded_in_front)",
+    "stock(Many())",
+    "stock(Columns(), collate_fn=as_it_comes)",
+    "stock(batch_size=None)",
+    "ours(batch_size=None)",
+    "stock(batch_size=1)",
+    "stock(batch_size=100)",
+    "stock(Subset(Pictures(), range(5, 55)))",
+    "stock(TensorDataset(torch.randn(60, 2, dtype=torch.bfloat16)))",
+    "InParts(stock())",
+    "InParts(ours())",
+    "ReadsAhead(ours(lookahead=1))",
+    "ours(lookahead=2)",
+    "d = pruned()\nreturn infobatch.DataLoader(d, batch_sampler=Sorted(d.sampler))",
+    "d = pruned()\nreturn Torch(d, batch_sampler=BatchSampler(d.sampler, 8, False))",
+    "d = pruned()\nreturn d, Torch(d.dataset, batch_size=8, sampler=d.sampler)",
+    "from torchdata.stateful_dataloader import StatefulDataLoader\n"
+    "d = pruned()\nreturn StatefulDataLoader(d, batch_size=8, sampler=d.sampler)",
+]
+
+
+@pytest.mark.parametrize("code", HEALTHY)
+def test_a_healthy_loader_is_called_so(code: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(code))
+    assert not_ok(found) == {}
+    assert found.ok
+    assert found.verdict == "Every loss reaches its sample."
+    assert found.epochs == 2
+    right, came = re.match(r"(\d+) of (\d+) reached their samples$", named(found, "losses").seen).groups()
+    assert right == came
+    assert int(came) > found.samples, "a full epoch and a pruned one"
+
+
+def test_workers_by_spawn(patient: Callable[..., str]) -> None:
+    found = examine(patient('ours(num_workers=1, persistent_workers=True, multiprocessing_context="spawn")'))
+    assert not_ok(found) == {}
+    assert "by spawn" in named(found, "workers").seen
+
+
+def test_rows_that_cannot_be_recognised_are_followed_by_their_places(patient: Callable[..., str]) -> None:
+    found = examine(patient("stock(collate_fn=scaled)"))
+    assert not_ok(found) == {}
+    assert "counted batch by batch" in named(found, "losses").seen
+
+
+# ---- ill -------------------------------------------------------------------------------------------------------
+
+BY_INDEX = r"update\(loss, indices\)"
+OURS = r"loader = infobatch\.DataLoader\(train_data, batch_size=8\)"
+ILL = {
+    "shuffle=True": ("stock(sampler=None, shuffle=True)", "sampler", "shuffle=True", OURS),
+    "no sampler": ("stock(sampler=None)", "sampler", "no sampler", OURS),
+    "a sampler of its own": (
+        "stock(sampler=WeightedRandomSampler([1.0] * 60, 60))", "sampler", "WeightedRandomSampler", OURS,
+    ),
+    "DistributedSampler": (
+        "d = pruned()\nreturn Torch(d, batch_size=8, sampler=DistributedSampler(d, 2, 0))",
+        "sampler", "DistributedSampler", OURS,
+    ),
+    "reads ahead": ("ReadsAhead(stock())", "reading ahead", "fetched 1 more", r"batch_size=8, lookahead=1\)"),
+    "reads three ahead": (
+        "ReadsAhead(stock(num_workers=2), by=3)", "reading ahead", "fetched 3 more",
+        r"batch_size=8, num_workers=2, lookahead=3\)",
+    ),
+    "reads ahead of ours": ("ReadsAhead(ours())", "reading ahead", "fetched 1 more", r"lookahead=1\)"),
+    "reads ahead, shuffled": (
+        "ReadsAhead(stock(sampler=None, shuffle=True))", "reading ahead", "fetched 1 more", r"lookahead=1\)",
+    ),
+    "collate drops": ("stock(collate_fn=without_first)", "batch size", "a batch of 7", "not in collate_fn"),
+    "collate drops, ours": ("ours(collate_fn=without_first)", "batch size", "batch of 7", "not in collate_fn"),
+    "collate doubles": ("stock(collate_fn=doubled)", "batch size", "batch of 16 rows", r"view\(-1, 8\).mean\(0\)"),
+    "collate reorders": ("stock(collate_fn=backwards)", "order inside a batch", "same batch", BY_INDEX),
+    "collate reorders, ours": ("ours(collate_fn=backwards)", "order inside a batch", "same batch", "__getitem__"),
+    "collate sorts": (
+        "stock(Words(), collate_fn=longest_first)", "order inside a batch", "same batch", BY_INDEX,
+    ),
+    "collate reorders what cannot be recognised": (
+        "stock(collate_fn=scaled_backwards)", "order inside a batch", "comes out in another", BY_INDEX,
+    ),
+    "a batch sampler around ours": (
+        "d = pruned()\nreturn Torch(d, batch_sampler=Sorted(d.sampler))", "batch sampler", "Sorted around",
+        r"infobatch.DataLoader\(train_data, batch_sampler=Sorted\(train_data.sampler",
+    ),
+    "a batch sampler on its own": (
+        "Torch(pruned(), batch_sampler=OnItsOwn())", "batch sampler", "draws on its own", "batch_sampler=OnItsOwn",
+    ),
+    "in_order=False": ("stock(num_workers=2, in_order=False)", "workers", "in_order=False", r"num_workers=2\)"),
+    "the loader reads what is inside": (
+        "d = pruned()\nreturn d, Torch(d.dataset, batch_size=8, shuffle=True)", "wrapping", "and not train_data",
+        OURS,
+    ),
+    "wrapped again": (
+        "Torch(Subset(pruned(), range(50)), batch_size=8, shuffle=True)", "wrapping", "inside a Subset", "InfoBatch",
+    ),
+    "a data set that moves": ("stock(Moves())", "positions", "in another place", "same sample throughout"),
+    "a data set that grew": (
+        "d = pruned()\nd.dataset.size = 50\nreturn Torch(d, sampler=d.sampler)", "data set", "was 60", "complete",
+    ),
+    "__len__ too large": ("stock(Pictures(80))", "passes", "IndexError", r"dataset\[79\] is not there"),
+    "no end": ("Endless(stock())", "passes", "no end", "__iter__"),
+    "__getitems__ loses one": ("stock(Fewer())", "batch size", "returned 7 samples for 8 indices", "each index"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_an_illness_is_named_with_its_remedy(name: str, patient: Callable[..., str]) -> None:
+    code, check, seen, mend = ILL[name]
+    found = examine(patient(code))
+    assert not found.ok
+    assert check in found.verdict
+    answer = named(found, check)
+    assert answer.status == "problem"
+    assert re.search(seen, answer.seen), answer.seen
+    assert re.search(mend, answer.mend), answer.mend
+    assert answer.means
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["shuffle=True", "DistributedSampler", "reads ahead", "reads three ahead", "reads ahead, shuffled",
+     "a batch sampler around ours", "in_order=False"],
+)  # fmt: skip
+def test_the_remedy_was_tried(name: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(ILL[name][0]))
+    answer = named(found, "remedy")
+    assert answer.status == "ok"
+    right, came = re.search(r"(\d+) of (\d+) losses reached", answer.seen).groups()
+    assert right == came != "0"
+
+
+def test_the_remedy_as_printed_heals(patient: Callable[..., str]) -> None:
+    """The line of code it gives, put in the place of the loader."""
+    broken = examine(patient("ReadsAhead(stock(num_workers=2))"))
+    line = named(broken, "reading ahead").mend
+    healed = examine(patient(f"train_data = pruned()\n{line}\nreturn ReadsAhead(loader)"))
+    assert not_ok(healed) == {}
+
+
+def test_every_wrong_loss_is_counted(patient: Callable[..., str]) -> None:
+    """Turned round, all change places but the one in the middle of an odd batch: the last of a pruned epoch."""
+    found = examine(patient("stock(collate_fn=backwards)"))
+    wrong, came = map(int, re.search(r"(\d+) of (\d+) losses became", named(found, "losses").seen).groups())
+    kept = came - N
+    assert 0 < kept < N
+    assert wrong == came - (kept % 8) % 2
+
+
+def test_the_truth_does_not_come_from_what_is_checked(
+    patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attribution machinery that writes each loss down one place too far is found out."""
+    note = PlanWalk.note
+    monkeypatch.setattr(PlanWalk, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
+    found = examine(patient("stock()"))
+    assert named(found, "losses").status == "problem"
+    assert "became the score of another sample" in named(found, "losses").seen
+
+
+# ---- neither healthy nor ill -----------------------------------------------------------------------------------
+
+
+def test_a_plain_data_set_gets_the_three_lines_and_a_trial(patient: Callable[..., str]) -> None:
+    found = examine(patient("Torch(Pictures(), batch_size=8, shuffle=True, num_workers=2, drop_last=True)"))
+    assert not_ok(found) == {"wrapping": "warning"}
+    assert "Nothing is pruned yet" in found.verdict
+    lines = named(found, "wrapping").mend
+    assert "infobatch.InfoBatch(train_data, num_epochs)" in lines
+    assert "infobatch.DataLoader(train_data, batch_size=8, num_workers=2, drop_last=True)" in lines
+    assert "train_data.update" in lines
+    assert "reached their samples" in named(found, "losses").seen
+
+
+def test_a_plain_data_set_is_not_spared_its_other_illnesses(patient: Callable[..., str]) -> None:
+    found = examine(patient("ReadsAhead(Torch(Pictures(), batch_size=8, shuffle=True))"))
+    assert named(found, "reading ahead").mend.endswith("lookahead=1)")
+    found = examine(patient("Torch(Pictures(), batch_size=8, collate_fn=backwards)"))
+    assert named(found, "order inside a batch").status == "problem"
+    found = examine(patient("Torch(Pictures(), batch_size=8, sampler=DistributedSampler(Pictures(), 2, 0))"))
+    assert named(found, "sampler").status == "warning"
+
+
+def test_a_stream_cannot_be_pruned(patient: Callable[..., str]) -> None:
+    found = examine(patient("Torch(Stream())"))
+    assert not found.ok
+    assert [check.name for check in found.checks] == ["data set"]
+    assert "list(stream)" in found.checks[0].mend
+
+
+WARNINGS = {
+    "persistent": ("stock(num_workers=1, persistent_workers=True)", "workers", "persistent"),
+    "cut short": ("Stops(stock())", "every sample", "24 of 60"),
+    "drop_last": ("stock(drop_last=True, batch_size=50)", "drop_last", "up to 49"),
+    "copies": ("stock(ConcatDataset([Pictures(30), Pictures(30)]))", "copies", "30 of 60"),
+    "mixup": ("stock(collate_fn=mixed)", "order inside a batch", "depends on the other samples"),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_what_deserves_a_look_is_a_warning(name: str, patient: Callable[..., str]) -> None:
+    code, check, seen = WARNINGS[name]
+    found = examine(patient(code))
+    assert found.ok
+    assert named(found, check).status == "warning"
+    assert seen in named(found, check).seen
+
+
+def test_augmentation_is_noted_and_fine(patient: Callable[..., str]) -> None:
+    assert "augmentation" in named(examine(patient("stock(Augmented())")), "positions").seen
+    assert "the same both times" in named(examine(patient("stock()")), "positions").seen
+
+
+def test_what_cannot_be_seen_is_not_called_fine(patient: Callable[..., str]) -> None:
+    generator = examine(patient("loader = stock()\nreturn loader.dataset, (batch for batch in loader)"))
+    assert named(generator, "passes").status == "not checkable"
+    hidden = "loader = stock()\nclass Hidden:\n    def __iter__(self):\n        return iter(loader)\n"
+    closure = examine(patient(hidden + "return loader.dataset, Hidden()"))
+    assert named(closure, "passes").status == "not checkable"
+    nothing = examine(patient("stock(Things(), collate_fn=one_thing)"))
+    assert named(nothing, "batch size").status == "not checkable"
+    assert named(nothing, "losses").status == "not checkable"
+    for found in (generator, closure, nothing):
+        assert found.ok
+        assert "could not be made" in found.verdict
+
+
+def test_a_loader_of_ones_own_class(patient: Callable[..., str]) -> None:
+    code = "class Mine(Torch):\n    pass\nd = pruned()\nreturn Mine(d, batch_size=8, sampler=d.sampler)"
+    found = examine(patient(code))
+    assert found.loader == "Mine over InfoBatch of Pictures"
+    assert not_ok(found) == {}
+
+
+def test_a_warning_shows_in_the_verdict() -> None:
+    fine, odd = Check("passes", "ok", "two"), Check("copies", "warning", "half of them")
+    assert Diagnosis("a:b", "a loader", 9, 1, (fine,)).verdict == "Every loss reaches its sample."
+    found = Diagnosis("a:b", "a loader", 9, 1, (fine, odd))
+    assert found.ok
+    assert found.verdict == "Every loss reaches its sample. With warnings: see copies."
+
+
+def test_the_remedy_for_a_sorting_collate_carries_the_index() -> None:
+    """The lines it shows, followed to the letter."""
+    samples = [(torch.tensor([3.0]), 0), (torch.tensor([1.0]), 1), (torch.tensor([2.0]), 2)]
+    (line,) = (line for line in BY_COLLATE.splitlines() if line.startswith("*columns"))
+    names: dict[str, Any] = {"samples": samples}
+    exec(line.replace("key=...", "key=lambda sample: sample[0].item()"), names)
+    assert names["indices"] == (1, 2, 0)
+    assert "torch.tensor(indices)" in BY_COLLATE
