@@ -193,6 +193,7 @@ class Course:
         except BaseException:
             run.put_back(where)
             raise
+        run.walk.took(where)
         if self.came:
             assert isinstance(run.walk, PlanWalk)
             self.bring(run.walk.named(where), confidence)

@@ -141,7 +141,6 @@ class Pass:
         else:
             self.unsure.clear()
         self.taken += count
-        self.walk.took(indices)
         return indices
 
     def put_back(self, where: Where) -> None:
