@@ -12,6 +12,7 @@ digits, fashion   every method on small data
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    what the larger rate alone does
 precise     more seeds of its first rows
+growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
 cifar10     the same on CIFAR-10
 """
 
@@ -277,6 +278,25 @@ def precise(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes], range(5, 5 + seeds))
 
 
+def growth(seeds: int = 3) -> Iterator[Settings]:
+    """What should grow, where the rate has room (0.05) and where it has none (0.2): nothing, the loss or the rate."""
+    still = {**LR, "ideas": "no_growth"}
+    ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
+    room: dict[str, Any] = {"task": "cifar10", "lr": 0.05}
+    changes: list[dict[str, Any]] = [
+        {**ten, "method": "infobatch", **still},
+        {**ten, "method": "author_tiers", **still},
+        {"method": "infobatch", **still},
+        {"method": "author_tiers", **still},
+        {**room, "method": "full"},
+        {**room, "method": "author_tiers", **LR},
+        {**room, "method": "infobatch", **LR},
+        {**room, "method": "infobatch", **still},
+        {**ten, "method": "author_tiers"},
+    ]
+    return grouped(HEADLINE, [changes], seeds)
+
+
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
     """The headline's on CIFAR-10: at the paper's rate what leaves it alone, and a growing rate where it has room.
 
@@ -382,6 +402,7 @@ QUEUES = {
     "headline": headline,
     "controls": controls,
     "precise": precise,
+    "growth": growth,
     "cifar10": cifar10,
     "digits": digits,
     "fashion": fashion,
