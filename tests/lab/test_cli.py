@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from launching import Program
 from rich.console import Console
 
 from infobatch import methods
@@ -89,16 +89,14 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     return call
 
 
-def start(*words: str) -> subprocess.Popen[str]:
+def start(*words: str) -> Program:
     """A command in a process of its own."""
-    command = [sys.executable, "-m", "infobatch.cli", *words]
-    slowly = {**os.environ, "PAUSE": "0.005"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slowly)
+    process = Program("-m", "infobatch.cli", *words, PAUSE=0.005)
     STARTED.append(process)
     return process
 
 
-STARTED: list[subprocess.Popen[str]] = []
+STARTED: list[Program] = []
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +110,7 @@ def _nothing_is_left_running() -> Iterator[None]:
             process.communicate()
 
 
-def until(true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+def until(true: Callable[[], Any], process: Program) -> None:
     for _ in range(6000):
         if true():
             return
@@ -455,12 +453,12 @@ def test_the_commands_of_the_readme_are_commands() -> None:
 
 
 def test_the_program_starts_as_a_program() -> None:
-    process = start("--help")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    command = [sys.executable, "-m", "infobatch.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
     for command in COMMANDS:
-        assert command.__name__ in out
-    assert "--install-completion" in out
+        assert command.__name__ in done.stdout
+    assert "--install-completion" in done.stdout
 
 
 def test_methods_and_their_cards(say: Any) -> None:
