@@ -89,6 +89,12 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     return call
 
 
+@pytest.fixture
+def blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages with nothing on them, for tests that look at none: drawing one takes longer than the runs on it."""
+    monkeypatch.setattr("infobatch.report.html", lambda *_, **__: "<!doctype html>")
+
+
 def start(*words: str) -> Program:
     """A command in a process of its own."""
     process = Program("-m", "infobatch.cli", *words, PAUSE=0.005)
@@ -277,6 +283,7 @@ def test_options_become_settings_over_those_of_the_task(say: Any) -> None:
     assert json.loads(out)["settings"] == expected.plain()
 
 
+@pytest.mark.usefixtures("blank")
 def test_what_the_task_set_is_said(say: Any) -> None:
     _, _, err = say("train", "--task", "toy:make", "--seed", "4", "--name", "mine")
     first = err.splitlines()[0]
@@ -285,6 +292,7 @@ def test_what_the_task_set_is_said(say: Any) -> None:
     assert say(*words)[2].count("Not as by default") == 1
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_folder_that_is_there_names_the_command_to_go_on(say: Any) -> None:
     words = ("--task", "toy:make", "--name", "mine")
     assert say("train", *words)[0] == 0
@@ -358,6 +366,7 @@ def test_looks_at_a_comparison_are_counted() -> None:
     assert _looks(records) is None
 
 
+@pytest.mark.usefixtures("blank")
 def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "random_star:ratio=0.8", "--name", "mine")
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")
@@ -536,6 +545,7 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert "runs/mine/full-seed0/record.jsonl, whose line 1 has settings" in err
 
 
+@pytest.mark.usefixtures("blank")
 def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "infobatch:ratio=0.5,delta=0.8", "--seeds", "2")
     wide = json.loads(say(*words, "--name", "mine", "--json")[1])["comparison"]["rows"]
@@ -616,6 +626,7 @@ def test_json_stands_alone_whatever_a_module_prints(
     assert "infobatch" in capfd.readouterr().out  # as before
 
 
+@pytest.mark.usefixtures("blank")
 def test_hooks_by_name(say: Any, place: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--no-equal-steps")
