@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import infobatch
 
@@ -50,10 +54,45 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
 GRAPH = {name: imports(PACKAGE / f"{name}.py")[0] for name in FLAT}
 
 
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+IMPORT = """
+import json, random, sys, warnings
+import torch
+came = set(sys.modules)
+import torch.utils.data, torch.optim.lr_scheduler
+numpys = sys.modules.get("numpy.random")  # where torch did not bring it, whoever draws from it brings it, and is told
+
+def state():
+    return torch.get_rng_state().tolist(), random.getstate(), numpys and numpys.get_state()[1].tolist()
+
+def attributes():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch.utils.data", "torch.optim", "torch.nn.modules.loss")) or name == "torch":
+            for key, value in list(vars(module).items()):
+                found[name, key] = id(value)
+                if isinstance(value, type):
+                    found |= {(name, key, inner): id(thing) for inner, thing in list(vars(value).items())}
+    return found
+
+before, filters, drawn = attributes(), list(warnings.filters), state()
+import infobatch
+drawn_after, after = state(), attributes()
+print(json.dumps({
+    "came": sorted(set(sys.modules) - came),
+    "same random state": drawn_after == drawn,
+    "changed": [key for key, value in before.items() if key[-1] != "__warningregistry__" and after.get(key) != value],
+    "attributes": len(before),
+    "same filters": list(warnings.filters) == filters,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, Any]:
+    """What an import does in a new process, in which there is torch and nothing else."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return json.loads(done.stdout)
 
 
 def test_imports_go_one_way() -> None:
@@ -108,67 +147,26 @@ def test_reference_needs_the_standard_library_alone() -> None:
     assert {name.split(".")[0] for name in outside} <= set(sys.stdlib_module_names)
 
 
-def test_import_brings_torch_and_nothing_else() -> None:
-    code = """
-import sys
-import torch
-with_torch = set(sys.modules)
-import infobatch
-for name in sorted(set(sys.modules) - with_torch):
-    print(name)
-"""
-    came = {name.split(".")[0] for name in run(code).split()}
+def test_import_brings_torch_and_nothing_else(imported: dict[str, Any]) -> None:
+    came = {name.split(".")[0] for name in imported["came"]}
     assert came - {"infobatch", "torch"} <= set(sys.stdlib_module_names)
     assert "infobatch" in came
 
 
-def test_import_does_not_bring_the_lab() -> None:
-    code = "import sys, infobatch; print([m for m in sys.modules if m.startswith('infobatch.')])"
-    came = {name.split(".")[1] for name in ast.literal_eval(run(code))}
+def test_import_does_not_bring_the_lab(imported: dict[str, Any]) -> None:
+    came = {name.split(".")[1] for name in imported["came"] if name.startswith("infobatch.")}
     assert came <= {name for layer in LAYERS for name in layer} - {"reference"}
 
 
-def test_import_leaves_global_random_state_alone() -> None:
-    code = """
-import random, torch
-try:
-    import numpy
-except ImportError:
-    numpy = None
-def state():
-    return (
-        torch.get_rng_state().tolist(),
-        random.getstate(),
-        None if numpy is None else numpy.random.get_state()[1].tolist(),
-    )
-before = state()
-import infobatch
-assert state() == before
-"""
-    run(code)
+def test_import_leaves_global_random_state_alone(imported: dict[str, Any]) -> None:
+    assert imported["same random state"]
 
 
-def test_import_does_not_patch_torch() -> None:
+def test_import_does_not_patch_torch(imported: dict[str, Any]) -> None:
     """Every attribute of the modules and classes we touch is the object it was."""
-    code = """
-import sys, warnings, torch, torch.utils.data, torch.optim.lr_scheduler
-def attributes():
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("torch.utils.data", "torch.optim", "torch.nn.modules.loss")) or name == "torch":
-            for key, value in list(vars(module).items()):
-                found[name, key] = id(value)
-                if isinstance(value, type):
-                    found |= {(name, key, inner): id(thing) for inner, thing in list(vars(value).items())}
-    return found
-before = attributes()
-filters = list(warnings.filters)
-import infobatch
-after = attributes()
-assert all(after.get(key) == value for key, value in before.items() if key[-1] != "__warningregistry__")
-assert list(warnings.filters) == filters
-"""
-    run(code)
+    assert imported["attributes"] > 1000
+    assert imported["changed"] == []
+    assert imported["same filters"]
 
 
 def test_public_names_are_there() -> None:

@@ -6,14 +6,15 @@ Run as a script, this file is that new process: it takes up every checkpoint in 
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -161,10 +162,7 @@ def test_a_run_goes_on_in_a_new_process_from_any_batch(tmp_path: Path) -> None:
         save_everywhere(name, tmp_path)
     for name in ("stock", "ours", "ours, 2 workers", "stock, drop_last"):
         break_and_save(name, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", __file__, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    run_ranks(1, Path(__file__), tmp_path)
 
     whole = {name: Training(name).run().outcome() for name in RUNS}
     pruned = [name for name in RUNS if any(report["saved"] > 0 for report in whole[name]["history"])]
@@ -387,6 +385,7 @@ def test_a_loaders_state_is_where_training_is_and_wants_the_datas_loaded_first()
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     go_through(Path(sys.argv[1]))
 
 

@@ -53,7 +53,7 @@ def answer(train: infobatch.Pruned, indices: torch.Tensor, epoch: int) -> tuple[
     return -confidence.log(), confidence
 
 
-def epoch_of(train: infobatch.Pruned, epoch: int, stop: int | None = None, batch: int = 16) -> None:
+def epoch_of(train: infobatch.Pruned, epoch: int, stop: int | None = None, batch: int = 40) -> None:
     indices = train.plan().indices
     done = train.progress[1]
     for at in range(done, len(indices) if stop is None else min(stop, len(indices) - batch), batch):
@@ -147,7 +147,7 @@ def test_the_seed_decides(name: str, variant: str) -> None:
 
 @every
 @some
-@pytest.mark.parametrize("stop", [0, 32])
+@pytest.mark.parametrize("stop", [0, 80])
 def test_a_run_resumes_bit_for_bit(name: str, variant: str, stop: int, tmp_path: Any) -> None:
     whole = fresh(name, variant)
     for epoch in range(EPOCHS):
@@ -157,6 +157,7 @@ def test_a_run_resumes_bit_for_bit(name: str, variant: str, stop: int, tmp_path:
         epoch_of(part, epoch)
     if stop:
         epoch_of(part, 13, stop)
+    assert not stop or 0 < part.progress[1] < part.progress[2]
     infobatch.save(part.state_dict(), tmp_path / "state.pt")
     resumed = fresh(name, variant, seed=9)
     resumed.load_state_dict(infobatch.load(tmp_path / "state.pt"))

@@ -1,6 +1,6 @@
 """One small training, by a plain loop and under Accelerate, for the tests to hold against each other.
 
-Imported by the tests for one process; started by torchrun for two, it performs them and writes what came of each.
+Imported by the tests for one process; started as two ranks it performs them and writes what came of each.
 """
 
 from __future__ import annotations

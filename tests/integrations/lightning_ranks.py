@@ -1,4 +1,4 @@
-"""Two ranks under Lightning and in a plain loop; started by test_lightning.py with torchrun."""
+"""Two ranks under Lightning and in a plain loop; started by test_lightning.py."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 import test_lightning as one
 from leave import leave

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
@@ -336,8 +337,8 @@ def test_two_updates_for_a_batch_are_seen() -> None:
 # ---- two processes -------------------------------------------------------------------------------------------
 
 
-def test_two_processes(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
-    two_ranks("accelerate_run.py", str(tmp_path))
+def test_two_processes(tmp_path: Path) -> None:
+    run_ranks(2, Path(__file__).with_name("accelerate_run.py"), tmp_path)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for results in ranks:
         for accumulate in (1, 4):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import TensorDataset
@@ -376,9 +376,9 @@ def test_data_from_another_run_is_refused() -> None:
 # ---- ranks -----------------------------------------------------------------------------------------------
 
 
-def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
+def test_two_ranks_leave_what_the_plain_loop_of_two_leaves(tmp_path: Path) -> None:
     """And resumed in and between epochs they leave it, too."""
-    two_ranks("lightning_ranks.py", str(tmp_path))
+    run_ranks(2, Path(__file__).with_name("lightning_ranks.py"), tmp_path)
     ranks = [torch.load(tmp_path / f"rank{rank}", weights_only=True) for rank in range(2)]
     lengths = [math.ceil(math.ceil(kept / 2) / (BATCH / 2)) for kept in ranks[0]["plain"]["kept"]]
     assert min(lengths) < FULL

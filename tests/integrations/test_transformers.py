@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -573,8 +574,8 @@ def test_without_training_data_it_evaluates() -> None:
 # ---- ranks ---------------------------------------------------------------------------------------------------
 
 
-def test_two_ranks_leave_what_two_ranks_of_a_plain_loop_leave(tmp_path: Path, two_ranks: Callable[..., None]) -> None:
-    two_ranks("transformers_run.py", str(tmp_path))
+def test_two_ranks_leave_what_two_ranks_of_a_plain_loop_leave(tmp_path: Path) -> None:
+    run_ranks(2, Path(__file__).with_name("transformers_run.py"), tmp_path)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         plain, whole, resumed = found["plain"], found["trainer"], found["resumed"]

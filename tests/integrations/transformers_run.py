@@ -1,4 +1,4 @@
-"""A plain loop, a PrunedTrainer and one resumed in mid-epoch, on the ranks of torchrun; started by the tests."""
+"""A plain loop, a PrunedTrainer and one resumed in mid-epoch, on ranks; started by the tests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import infobatch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 from leave import leave
 from test_transformers import Save, bert, classes, pruned, weights, with_trainer, without

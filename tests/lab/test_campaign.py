@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import Program
 
 from infobatch.errors import InputError
 from infobatch.lab import records
@@ -36,6 +38,24 @@ def start(out: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+FORKED = f"""
+import multiprocessing, sys
+sys.path.insert(0, {str(FOLDER)!r})
+import run
+run.mp.get_context = lambda how: multiprocessing.get_context("fork")
+run.main()
+"""
+
+
+def rehearse(out: Path, *words: str) -> tuple[int | None, str]:
+    """The same to its end, exit code and output, where neither it nor its processes import torch anew."""
+    script = out.with_name("forked.py")
+    script.write_text(FORKED)
+    program = Program(script, *words, "--tiny", "--out", out)
+    output, errors = program.communicate(timeout=120)
+    return program.returncode, output + errors
+
+
 def told(path: Path) -> list[tuple[str, int]]:
     return [(one.label, one.settings.seed) for one in records.read_file(path) if one.end is not None]
 
@@ -49,9 +69,8 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
         os.killpg(first.pid, signal.SIGKILL)  # as when the machine goes
     before = told(out)
     assert before
-    with start(out, "screen", "--limit", str(4 - len(before)), "--processes", "1") as second:
-        output, _ = second.communicate(timeout=120)
-    assert second.returncode == 0, output
+    code, output = rehearse(out, "screen", "--limit", str(4 - len(before)), "--processes", "1")
+    assert code == 0, output
     assert Counter(told(out)) == Counter((settings_label(one), 0) for one in wanted.SCREENED[0][:4])
 
 
@@ -63,6 +82,7 @@ def test_what_has_a_record_of_ours_is_run_again_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["screen", "--seeds", "1", "--seconds", "0", "--out", str(tmp_path / "new.jsonl"), "--set", "task=digits"]
+    monkeypatch.setattr(campaign.mp, "get_context", lambda how: multiprocessing.get_context("fork"))
     monkeypatch.setattr(campaign, "identity", lambda settings: settings.but(data="", task="cifar100", threads=0).key)
     for again, expected in (([], 19), (["--again"], 25)):  # six of them have a record with seed 0
         monkeypatch.setattr(sys, "argv", ["run.py", *words, *again])
@@ -127,9 +147,8 @@ def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path)
     out = tmp_path / "deep" / "new.jsonl"
     out.parent.mkdir()
     out.write_text('{"kind": "sta')
-    with start(out, "screen", "--limit", "2", "--set", "steps=20") as process:
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
+    code, output = rehearse(out, "screen", "--limit", "2", "--set", "steps=20")
+    assert code == 1
     assert "infobatch+loss, 20 steps, seed 0: InputError: expected steps with the method full" in output
     assert output.endswith("1 done, 1 failed, 0 not begun\n")
     assert told(out) == [("full, 20 steps", 0)]

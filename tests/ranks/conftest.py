@@ -1,16 +1,15 @@
-"""Starts runs of train.py alone or with torchrun, and reads back what they wrote."""
+"""Starts runs of train.py, alone or as ranks, and reads back what they wrote."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks, torchrun
 
 SCRIPT = Path(__file__).with_name("train.py")
 
@@ -20,22 +19,20 @@ class Launcher:
         self.folder = folder
         self.script = script
 
-    def __call__(
-        self, world: int, runs: list[dict[str, Any]], *, restarts: int = 0, fails: bool = False
-    ) -> dict[str, list[Any]]:
-        """All runs in one go on ``world`` ranks; for each, the results by rank (None where none was written)."""
+    def __call__(self, world: int, runs: list[dict[str, Any]], *, restarts: int = 0) -> dict[str, list[Any]]:
+        """All runs in one go on ``world`` ranks; for each, the results by rank (None where none was written).
+
+        With ``restarts`` by torchrun itself, which starts all ranks again so often when one fails.
+        """
         wanted = self.folder / f"runs-{world}.json"
         wanted.write_text(json.dumps(runs))
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        launch = [*torchrun, f"--max-restarts={restarts}"] if world > 1 else []
-        done = subprocess.run(
-            [sys.executable, *launch, str(self.script), str(wanted), str(self.folder)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert fails == (done.returncode != 0), done.stderr[-4000:]
+        if restarts:
+            how = ["--standalone", f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
+            command = torchrun(*how, self.script, wanted, self.folder)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+            assert done.returncode == 0, done.stderr[-4000:]
+        else:
+            run_ranks(world, self.script, wanted, self.folder)
         return {run["name"]: [self._read(run["name"], world, rank) for rank in range(world)] for run in runs}
 
     def _read(self, name: str, world: int, rank: int) -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 
 import infobatch
 from infobatch import methods, variations
@@ -20,15 +18,7 @@ SCRIPT = Path(__file__).with_name("dcp_run.py")
 
 
 def start(world: int, what: str, folder: Path, out: Path) -> list[Any]:
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
-    done = subprocess.run(
-        [sys.executable, *launch, str(SCRIPT), what, str(folder), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(world, SCRIPT, what, folder, out)
     return [torch.load(f"{out}.{rank}", weights_only=True) for rank in range(world)]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 
 import infobatch
 from infobatch import distributed
@@ -76,15 +74,7 @@ def test_a_rank_that_dies_leaves_the_others_with_a_message(tmp_path: Path) -> No
     """No torchrun, so nobody kills the survivor: it must fail by itself, at the exchange, and say why."""
     runs = tmp_path / "runs.json"
     runs.write_text(json.dumps([{"name": "left", "wrap": "none", "die": (1, 1, 1)}]))
-    command = [sys.executable, str(SCRIPT), str(runs), str(tmp_path)]
-    base = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29581"}
-    ranks = [
-        subprocess.Popen(command, env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        rank.communicate(timeout=100)
-    assert ranks[1].returncode == -9
+    assert run_ranks(2, SCRIPT, runs, tmp_path, check=False).codes[1] == -9
     error = torch.load(tmp_path / "left.2.0", weights_only=True)["error"]
     assert "all 2 ranks to exchange the epoch's losses" in error
     assert "Another rank has died" in error
@@ -149,8 +139,7 @@ right = bool((scores == torch.arange(40.0))[~torch.isnan(scores)].all()) and len
 open(sys.argv[1] + str(dist.get_rank()), "w").write(f"{right} {error}")
 """
     )
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([sys.executable, *launch, str(script), str(tmp_path / "out")], capture_output=True, timeout=120)
+    run_ranks(2, script, tmp_path / "out", check=False)
     for rank in range(2):
         told = (tmp_path / f"out{rank}").read_text()
         assert told.startswith("True ")

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from launching import run_ranks, torchrun
 
 SCRIPT = Path(__file__).with_name("train.py")
 HOSTS = [("ib-host-a", "veth-ib-a", "10.213.7.1"), ("ib-host-b", "veth-ib-b", "10.213.7.2")]
@@ -47,26 +47,15 @@ def test_two_hosts_train_what_one_process_trains(hosts: None, tmp_path: Path) ->
     runs.write_text(json.dumps([{"name": "hosts", "epochs": 3}]))
     started = []
     for number, (name, wire, _) in enumerate(HOSTS):
-        launch = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={number}"]
-        where = [f"--master-addr={HOSTS[0][2]}", "--master-port=29599"]
-        command = [
-            "ip",
-            "netns",
-            "exec",
-            name,
-            sys.executable,
-            *launch,
-            *where,
-            str(SCRIPT),
-            str(runs),
-            str(tmp_path),
-        ]
+        where = [f"--node-rank={number}", f"--master-addr={HOSTS[0][2]}", "--master-port=29599"]
+        launch = torchrun("--nnodes=2", "--nproc-per-node=1", *where, SCRIPT, runs, tmp_path)
+        command = ["ip", "netns", "exec", name, *launch]
         env = {**os.environ, "GLOO_SOCKET_IFNAME": wire, "OMP_NUM_THREADS": "1"}
         started.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True))
     for process in started:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err[-3000:]
-    subprocess.run([sys.executable, str(SCRIPT), str(runs), str(tmp_path)], check=True, timeout=60)
+    run_ranks(1, SCRIPT, runs, tmp_path)
     alone = torch.load(tmp_path / "hosts.1.0", weights_only=True)
     for rank in range(2):
         there = torch.load(tmp_path / f"hosts.2.{rank}", weights_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -87,6 +88,12 @@ def farthest_loop(distance: Tensor, start: int, k: int) -> list[int]:
     return picks
 
 
+@cache
+def farthest(seed: int, kind: str, k: int) -> list[int]:
+    """By the loop, which is slow, for one test after the other."""
+    return farthest_loop(euclid(points(seed, kind)), seed, k)
+
+
 def euclid(x: Tensor) -> Tensor:
     return (x[:, None] - x).square().sum(2)
 
@@ -111,7 +118,7 @@ def test_farthest_first_whatever_the_pool(pool: int, kind: str, dtype: torch.dty
     for seed in SEEDS:
         x = points(seed, kind)
         for k in (1, 2, len(x) // 2, len(x)):
-            want = farthest_loop(euclid(x), seed, k)
+            want = farthest(seed, kind, k)
             got = greedy.farthest_first(x.to(dtype), x.to(dtype), seed, k, pool=pool).tolist()
             distinct = len(torch.unique(x, dim=0))
             assert got[:distinct] == want[:distinct]
@@ -267,6 +274,14 @@ def test_facility_location(seed: int, kind: str) -> None:
     same_picks("facility_location", x, loop, Evidence(len(x), labels=labels_of(x), features=x))
 
 
+@cache
+def covered(seed: int, kind: str) -> tuple[Tensor, list[int]]:
+    """Similarities, and the better half of them by the loop."""
+    x = greedy.directions(points(seed, kind))
+    s = x @ x.T
+    return s, facility_loop(s, len(s) // 2)
+
+
 @pytest.mark.parametrize("room", [1, 2, 5, 20, 1024])
 @pytest.mark.parametrize("block", [1, 64, 1 << 20])
 def test_facility_location_in_however_small_pieces(room: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,14 +290,12 @@ def test_facility_location_in_however_small_pieces(room: int, block: int, monkey
     monkeypatch.setattr(facility, "AHEAD", 3)
     for seed in range(6):
         for kind in ("scattered", "twins", "grid"):
-            x = greedy.directions(points(seed, kind))
-            s = x @ x.T
-            k = len(x) // 2
+            s, want = covered(seed, kind)
+            k = len(want)
             cover = facility.facility_greedy(lambda i, j, s=s: s[i][:, j].clone(), s.sum(0), k, most=1.0, room=room)
-            want = facility_loop(s, k)
             assert cover.picks.tolist() == want
             best = s[:, want].amax(1)
-            torch.testing.assert_close(s[torch.arange(len(x)), cover.picks[cover.home]], best)
+            torch.testing.assert_close(s[torch.arange(len(s)), cover.picks[cover.home]], best)
 
 
 def test_facility_location_of_equals_looks_at_each_pair_but_a_few_times() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
+
+from launching import Program
 
 from infobatch.lab.records import Run
 
@@ -34,14 +33,12 @@ def stuck():
     return make(lambda *given: (time.sleep(60), cross_entropy(*given))[1])
 """
 
-STARTED: list[subprocess.Popen[str]] = []
+STARTED: list[Program] = []
 
 
-def start(*words: str) -> subprocess.Popen[str]:
+def start(*words: str) -> Program:
     """A command in a process of its own."""
-    command = [sys.executable, "-m", "infobatch.cli", *words]
-    slowly = {**os.environ, "PAUSE": "0.005"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slowly)
+    process = Program("-m", "infobatch.cli", *words, PAUSE=0.005)
     STARTED.append(process)
     return process
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from shell import TOY, start
+from shell import TOY
 
 from infobatch import methods
 from infobatch.cli import main
@@ -55,12 +57,12 @@ def test_the_commands_of_the_readme_are_commands() -> None:
 
 
 def test_the_program_starts_as_a_program() -> None:
-    process = start("--help")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    command = [sys.executable, "-m", "infobatch.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
     for command in COMMANDS:
-        assert command.__name__ in out
-    assert "--install-completion" in out
+        assert command.__name__ in done.stdout
+    assert "--install-completion" in done.stdout
 
 
 def test_methods_and_their_cards(say: Any) -> None:
@@ -162,6 +164,7 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert "whose line 1 is not a JSON object" in err
 
 
+@pytest.mark.usefixtures("blank")
 def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "infobatch:ratio=0.5,delta=0.8", "--seeds", "2")
     wide = json.loads(say(*words, "--name", "mine", "--json")[1])["comparison"]["rows"]
@@ -242,6 +245,7 @@ def test_json_stands_alone_whatever_a_module_prints(
     assert "infobatch" in capfd.readouterr().out  # as before
 
 
+@pytest.mark.usefixtures("blank")
 def test_hooks_by_name(say: Any, place: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--no-equal-steps")

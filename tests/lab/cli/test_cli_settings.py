@@ -51,6 +51,7 @@ def test_options_become_settings_over_those_of_the_task(say: Any) -> None:
     assert json.loads(out)["settings"] == expected.plain()
 
 
+@pytest.mark.usefixtures("blank")
 def test_what_the_task_set_is_said(say: Any) -> None:
     _, _, err = say("train", "--task", "toy:make", "--seed", "4", "--name", "mine")
     first = err.splitlines()[0]
@@ -59,6 +60,7 @@ def test_what_the_task_set_is_said(say: Any) -> None:
     assert say(*words)[2].count("Not as by default") == 1
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_folder_that_is_there_names_the_command_to_go_on(say: Any) -> None:
     words = ("--task", "toy:make", "--name", "mine")
     assert say("train", *words)[0] == 0
@@ -134,6 +136,7 @@ def test_looks_at_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -
     assert f"infobatch: left out: expected a {PLAN} of the lab; got {folder / PLAN}" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("blank")
 def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "random_star:ratio=0.8", "--name", "mine")
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launching import Program
 from shell import TOY, numbers, start
 
 from infobatch.lab.records import read, read_many
@@ -20,7 +20,7 @@ from infobatch.lab.training import Training
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 
 
-def until(true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+def until(true: Callable[[], Any], process: Program) -> None:
     for _ in range(6000):
         if true():
             return
