@@ -229,7 +229,9 @@ def test_no_epochs() -> None:
 
 @pytest.mark.parametrize("compensate", ["Loss", "", None, True, "both", 1], ids=repr)
 def test_compensate(compensate: Any) -> None:
-    refused(InputError, 'compensate "auto", "loss" or "lr"', lambda: InfoBatch(DATA, 3, compensate=compensate))
+    refused(
+        InputError, 'compensate "auto", "loss", "lr" or "none"', lambda: InfoBatch(DATA, 3, compensate=compensate)
+    )
 
 
 @pytest.mark.parametrize("rounding", ["int", None, True, 1], ids=repr)

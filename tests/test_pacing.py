@@ -202,6 +202,14 @@ def test_lr_grows_by_the_epochs_growth_in_each_step(maker: Maker) -> None:
 
 
 @every_scheduler
+def test_with_none_neither_rate_nor_loss_grows(maker: Maker) -> None:
+    still, grown, paced = (Run(maker, compensate=what).train() for what in ("none", "lr", "loss"))
+    assert still.rates == paced.rates
+    assert [step.weight for step in still.steps] == [step.weight for step in grown.steps]
+    assert still.rates != grown.rates
+
+
+@every_scheduler
 def test_a_tensor_lr_is_filled_in_place_and_grows_the_same(maker: Maker) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)
     run = Run(maker, compensate="lr", lr=lr).train()
@@ -232,10 +240,11 @@ def test_a_whole_number_is_a_learning_rate() -> None:
     ],
     ids=repr,
 )
-def test_under_lr_the_weights_have_mean_one(method: infobatch.methods.Method) -> None:
+@pytest.mark.parametrize("compensate", ["lr", "none"])
+def test_unless_the_loss_grows_weights_have_mean_one(method: infobatch.methods.Method, compensate: Any) -> None:
     """Seen from outside: with every loss 1, what update returns, averaged over the epoch, is 1."""
     x = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
-    data = infobatch.Pruned(TensorDataset(x), method, EPOCHS, compensate="lr")
+    data = infobatch.Pruned(TensorDataset(x), method, EPOCHS, compensate=compensate)
     paced = infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
     for _ in range(EPOCHS):
         applied, kept = 0.0, data.plan().kept
@@ -301,7 +310,7 @@ def test_a_second_hand_on_a_growing_rate_is_refused() -> None:
 
 
 @every_scheduler
-@pytest.mark.parametrize("compensate", ["loss", "lr"])
+@pytest.mark.parametrize("compensate", ["loss", "lr", "none"])
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
 def test_state_dict_in_the_middle_of_an_epoch(maker: Maker, compensate: str, lr: Any, tmp_path: Any) -> None:
     copy = (lambda: lr.clone()) if isinstance(lr, torch.Tensor) else (lambda: lr)
@@ -579,6 +588,11 @@ def test_a_scheduler_that_nobody_steps_is_noticed_once() -> None:
 def test_no_word_of_far_steps_where_none_goes_further() -> None:
     data = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random_star(0.8), 8)
     next(iter(infobatch.DataLoader(data, batch_size=8)))  # at weights 1 a step is a step
+    still = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random(0.8), 8, compensate="none")
+    for _ in range(2):
+        for (x,) in infobatch.DataLoader(still, batch_size=8):
+            still.update(x)
+    assert still.history[1].growth > 4
     grown = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random_star(0.8), 8, compensate="lr")
     infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), grown)
     with pytest.warns(infobatch.InfoBatchWarning, match="a step stands for 4.9"):

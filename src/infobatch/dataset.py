@@ -27,7 +27,8 @@ from .state import checked, restore, state_of
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
-Compensate = Literal["auto", "loss", "lr"]
+Growth = Literal["loss", "lr", "none"]
+Compensate = Literal["auto", "loss", "lr", "none"]
 """What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
@@ -63,9 +64,9 @@ class Pruned(View):
         checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
-        if compensate not in ("auto", "loss", "lr"):
+        if compensate not in ("auto", "loss", "lr", "none"):
             remedy = "See infobatch.pace for what grows."
-            raise InputError(message('compensate "auto", "loss" or "lr"', repr(compensate), remedy))
+            raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(compensate), remedy))
         if hasattr(method, "indices") and hasattr(method, "weights"):
             checks.check_selection(method, len(dataset))
             method = methods.static(method)
@@ -108,7 +109,7 @@ class Pruned(View):
     # ---- what a training loop uses -----------------------------------------------------------------------
 
     @property
-    def compensate(self) -> Literal["loss", "lr"]:
+    def compensate(self) -> Growth:
         """What grows when steps get fewer. A method with weights 1 asks for no growth, so by default it gets none."""
         if self._compensate == "auto":
             return "lr" if self.paced and self.method.unbiased else "loss"
@@ -352,7 +353,8 @@ class Pruned(View):
         self._warn_of_looks()
         plan = self.plan()
         if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
-            self._warned = warn_near_bounds(report(plan, self._book.scores, self._book.planned))
+            now = report(plan, self._book.scores, self._book.planned)
+            self._warned = warn_near_bounds(now, grows=self.compensate != "none")
         if self.at_begin is not None:
             self.at_begin()
         elif plan.growth > 1 and self.compensate == "lr" and not self.paced:
@@ -425,7 +427,7 @@ class Pruned(View):
             )
 
     def _scale(self, plan: Plan | ShardPlan) -> float:
-        """Under "lr" the weights have mean 1 over the plan, whatever they sum to before."""
+        """Unless the loss grows the weights have mean 1 over the plan, whatever they sum to before."""
         return 1.0 if self.compensate == "loss" else plan.kept / plan.weight_sum
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:

@@ -54,8 +54,9 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
     looked after, and ``step`` need not be called. From here on the learning rate grows in pruned epochs and not the
-    loss, and nothing else may set it; with ``compensate="loss"`` the loss grows as in the paper, and the scheduler
-    alone is looked after.
+    loss, and nothing else may set it. That needs a rate with room above it: where it has none, ``compensate="none"``
+    lets nothing grow, and with ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked
+    after then.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -218,7 +219,7 @@ class Paced:
                         str(lr),
                         "It grows in the place of the loss, so nothing else may set it: wrap the scheduler in "
                         "infobatch.pace, and after loading the optimizer load this object's state, too. With "
-                        'compensate="loss" it is left alone.',
+                        'compensate="loss" or "none" it is left alone.',
                     )
                 )
 
@@ -247,7 +248,7 @@ def _check(scheduled: Any, train_data: Any) -> None:
             message(
                 "to be paced before the first pruned epoch",
                 f"epoch {train_data.epoch}, and the loss has grown so far",
-                'Call infobatch.pace before training, or pass compensate="loss" or "lr".',
+                'Call infobatch.pace before training, or pass compensate="loss", "lr" or "none".',
             )
         )
     if not isinstance(train_data, Pruned):

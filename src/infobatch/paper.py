@@ -24,10 +24,10 @@ class InfoBatch(Pruned):
 
     ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
     ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
-    ``"loss"``, as in the paper; ``"lr"``, the learning rate; by default the learning rate where ``infobatch.pace``
-    can grow it, else the loss. ``shard_scores=True`` leaves each rank of the group its part of the scores and of
-    the plan, for data sets that are too large for every rank to hold them; the process group must be initialised by
-    then.
+    ``"loss"``, as in the paper; ``"lr"``, the learning rate; ``"none"``, nothing; by default the learning rate where
+    ``infobatch.pace`` can grow it, else the loss. ``shard_scores=True`` leaves each rank of the group its part of the
+    scores and of the plan, for data sets that are too large for every rank to hold them; the process group must be
+    initialised by then.
     """
 
     def __init__(

@@ -62,14 +62,14 @@ def noise(plan: Plan, scores: Tensor) -> float:
     return float(weighted / total / plan.growth) if total > 0 else 1.0
 
 
-def warn_near_bounds(now: EpochReport) -> bool:
-    """Say so when an epoch leaves the region that the paper's appendix B vouches for."""
+def warn_near_bounds(now: EpochReport, *, grows: bool = True) -> bool:
+    """Say so when an epoch leaves the region that the paper's appendix B vouches for; ``grows``: its steps do."""
     if now.noise > NOISE_BOUND:
         text = (
             f"noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper (appendix B.3) wants "
             "at most 1. Prune small losses, not large ones, or lower the ratio"
         )
-    elif now.growth > GROWTH_BOUND:
+    elif grows and now.growth > GROWTH_BOUND:
         text = (
             f"a step stands for {now.growth:.2f} steps of full data, and the largest safe learning rate "
             "shrinks by as much (the paper's appendix B.4). Prune less, or lower the learning rate if the loss rises"

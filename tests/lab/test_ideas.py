@@ -243,3 +243,12 @@ def test_statistics_weighed_in_training_may_be_taken_anew_for_a_test() -> None:
 def test_ideas_that_look_at_the_book_want_data_in_memory(idea: str) -> None:
     with pytest.raises(InputError, match=f"data in the device's memory, for {idea}"):
         trained(model="conv", ideas=idea, feed="loader")
+
+
+def test_what_became_of_no_growth() -> None:
+    """The library's own word for it trains the same net."""
+    idea, own = (trained(method="author_tiers", **given)[1] for given in
+                 ({"compensate": "lr", "ideas": "no_growth"}, {"compensate": "none"}))  # fmt: skip
+    grown = trained(method="author_tiers", compensate="lr")[1]
+    assert (own["test_loss"], own["saved"]) == (idea["test_loss"], idea["saved"])
+    assert own["test_loss"] != grown["test_loss"]

@@ -107,7 +107,7 @@ def compare(
             consume_multiple=True,
             negative="",
             show_default=" ".join(METHODS),
-            help='Those to hold against full data, which is always there; "NAME+loss" or "NAME+lr": what grows.',
+            help="Those to hold against full data, which is always there; NAME+loss, NAME+lr, NAME+none: what grows.",
         ),
     ] = (),
     seeds: Annotated[

@@ -40,7 +40,7 @@ from .catalogue import make_task
 from .feeding import size_of
 from .hooks import Hook
 from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
-from .settings import HARDWARE, Settings
+from .settings import GROWTHS, HARDWARE, Settings
 from .tasks import Task, differences
 from .training import Stop, Tick, run
 
@@ -295,7 +295,7 @@ def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]
     >>> [(one.method, one.seed) for one in plan_comparison(Settings(), ["infobatch"], [0, 1])]
     [('full', 0), ('infobatch', 0), ('full', 1), ('infobatch', 1)]
 
-    A method may end in "+lr", as in labels, or in "+loss": that is what grows with it.
+    A method may end in "+lr", as in labels, in "+loss" or in "+none": that is what grows with it.
     """
     names = list(dict.fromkeys(["full", *(re.sub(r"\s", "", name) for name in methods)]))
     return [_with(base, name).but(seed=seed) for seed in seeds for name in names]
@@ -305,7 +305,7 @@ def _with(base: Settings, method: str) -> Settings:
     if method == "full":
         return base.but(method=method, compensate="auto")  # nothing grows, and so there is one baseline for all
     name, plus, grows = method.rpartition("+")
-    return base.but(method=name, compensate=grows) if plus and grows in ("lr", "loss") else base.but(method=method)
+    return base.but(method=name, compensate=grows) if plus and grows in GROWTHS else base.but(method=method)
 
 
 def equal_steps(settings: Settings, done: Run) -> Settings | None:

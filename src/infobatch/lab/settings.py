@@ -36,8 +36,8 @@ class Settings:
     """The folder the task's files lie in; empty for tasks that bring their own."""
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
-    compensate: Literal["auto", "loss", "lr"] = "auto"
-    """What grows in a pruned epoch: the loss (the papers), or the rate; auto: the rate, but nothing at weights 1."""
+    compensate: Literal["auto", "loss", "lr", "none"] = "auto"
+    """What grows in a pruned epoch: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
@@ -113,7 +113,7 @@ class Settings:
         return replace(self, **changes)
 
     @property
-    def grows(self) -> Literal["loss", "lr"]:
+    def grows(self) -> Literal["loss", "lr", "none"]:
         """What grows, with "auto" settled as ``infobatch.Pruned`` settles it for a run that is paced."""
         return usual_growth(self.method) if self.compensate == "auto" else self.compensate
 
@@ -132,6 +132,7 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 """Settings that say where a run goes and how fast, not what it learns: a resumed run may take others."""
 
 
+GROWTHS = ("loss", "lr", "none")
 VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
 STATIC = "static."
 
@@ -161,7 +162,7 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     if name not in known:
         every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
         plain, plus, grows = text.rpartition("+")
-        alone = f"For one run: {plain} with --compensate {grows}." if plus and grows in ("loss", "lr") else ""
+        alone = f"For one run: {plain} with --compensate {grows}." if plus and grows in GROWTHS else ""
         raise InputError(message("a method", repr(name), alone or near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
@@ -274,7 +275,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 _CHOICES = {
-    "compensate": ("auto", "loss", "lr"),
+    "compensate": ("auto", *GROWTHS),
     "schedule": ("onecycle", "cosine", "step", "constant"),
     "amp": ("none", "bf16", "fp16"),
     "feed": ("auto", "resident", "loader"),
@@ -305,9 +306,9 @@ def _check(settings: Settings) -> None:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
     if parse_static(settings.method) is None:
         parse_method(settings.method)
-    if combine(settings.ideas).grow_decay and settings.grows == "lr":
+    if combine(settings.ideas).grow_decay and settings.grows != "loss":
         remedy = "With a growing rate the decay grows by itself: compensate=loss, or no decay."
-        raise InputError(message("a growing loss, for the idea decay", "a growing learning rate", remedy))
+        raise InputError(message("a growing loss, for the idea decay", f"compensate={settings.grows}", remedy))
 
 
 def _check_value(name: str, value: Any) -> None:
