@@ -6,10 +6,12 @@ itself does, restarts and several hosts, is tested with the real one: ``torchrun
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -66,6 +68,10 @@ class Program:
         os.kill(self._process.pid, number)
 
     def kill(self) -> None:
+        """With whatever it has started itself."""
+        if self._process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -79,6 +85,7 @@ class Program:
 
 def _perform(words: list[str], environment: dict[str, str], files: tuple[Path, Path]) -> None:
     """In the new process: what ``python`` does with its words."""
+    os.setsid()
     for number, path in enumerate(files, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     multiprocessing.set_start_method(None, force=True)  # as ever for its own children, not as for this one
