@@ -395,7 +395,8 @@ def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
         each = "Each is compared only with full data of its own settings."
         how = f"All are compared with {against}." if against else each
         notes.append(f"The runs differ in {_listed(apart)}. {how}")
-    cost = _differing([{name: getattr(run.settings, name) for name in COST} for run in runs])
+    told = [name for name in COST if name != "data"]  # a folder's name says nothing
+    cost = _differing([{name: getattr(run.settings, name) for name in told} for run in runs])
     cost |= _differing([_machine(run) for run in runs])
     if cost:
         notes.append(f"The runs differ in {_listed(cost)}: take care when comparing their seconds.")
