@@ -295,6 +295,7 @@ def test_a_named_set_without_a_source_is_the_same_in_any_folder() -> None:
     runs = many("full", [90.0, 91.0], task="cifar100", data="/here")
     runs += many("infobatch", [90.0, 91.0], task="cifar100", data="/there")
     assert [row.label for row in compare(runs).rows] == ["full", "infobatch"]
+    assert not [note for note in compare(runs).notes if "differ" in note]
     own = [*many("full", [90.0], task="images", data="/here"), *many("full", [90.0], task="images", data="/there")]
     assert len(compare(own).rows) == 2
 
