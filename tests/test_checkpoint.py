@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import infobatch
+from infobatch import checkpoint
 
 
 def a_state() -> dict[str, Any]:
@@ -148,3 +149,19 @@ def test_a_flipped_bit_in_a_tensor_is_found(tmp_path: Path) -> None:
     assert torch.load(path, weights_only=True)["scores"].any(), "which torch itself lets pass"
     with pytest.raises(infobatch.StateError, match=r"state\.pt, which cannot be read"):
         infobatch.load(path)
+
+
+def test_a_pipe_is_written_to_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with checkpoint.replacing(f"/dev/fd/{write}") as file:
+        file.write(b"all of it")
+    os.close(write)
+    with open(read, "rb") as other:
+        assert other.read() == b"all of it"
+    mine = tmp_path / "mine.pt"
+    infobatch.save({"step": 1}, mine)
+    mine.chmod(0o600)
+    (tmp_path / ".mine.pt.0.tmp").mkdir()  # named as a draft, and no file
+    os.utime(tmp_path / ".mine.pt.0.tmp", (0, 0))
+    infobatch.save({"step": 2}, mine)
+    assert (mine.stat().st_mode & 0o777, infobatch.load(mine)) == (0o600, {"step": 2})

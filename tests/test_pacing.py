@@ -299,6 +299,15 @@ def test_what_others_do_to_the_rate_is_left_alone_where_nothing_grows() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**EPOCHS
 
 
+def test_what_another_training_left_grown_is_taken_back() -> None:
+    first = Run(None, compensate="lr", lr=1.0).train(stop_after=20)
+    assert first.lr > 1.2
+    still = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE).pow(3)), EPOCHS, compensate="none")
+    infobatch.pace(first.optimizer, still)
+    assert first.lr == 1.0
+    assert "infobatch_growth" not in first.optimizer.param_groups[0]
+
+
 def test_a_second_hand_on_a_growing_rate_is_refused() -> None:
     run = Run(None, compensate="lr").train(stop_after=20)
     run.optimizer.param_groups[0]["lr"] *= 0.1

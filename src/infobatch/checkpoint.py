@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import secrets
+import stat
 import time
 import zipfile
 from collections.abc import Iterator
@@ -53,16 +54,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
     A device or a pipe is written to itself. What the system has against the draft is said of ``path``.
     """
+    device = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     target = Path(os.path.realpath(path))  # through a link, not over it
-    if not target.parent.is_dir():
+    if not device and not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():
-            with open(target, "wb") as file:
+        if device:
+            with open(path, "wb") as file:
                 yield file
             return
         with open(draft, "xb") as file:
+            if target.is_file():
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -79,14 +83,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def _settle(target: Path) -> None:
     """Drafts of writers that were killed go, and the folder reaches the disk."""
     for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it is gone, or another's
             if time.time() - left.stat().st_mtime > STALE:
                 left.unlink()
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with contextlib.suppress(PermissionError):  # a folder to write into and not to read
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:

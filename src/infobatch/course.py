@@ -234,16 +234,22 @@ class Course:
         assert isinstance(run.walk, PlanWalk)
         return run.walk
 
-    def losses_of_all(self, purpose: str) -> Tensor:
-        """This epoch's losses of all ranks."""
-        walk, book = self._shared(), self.book
+    def losses_of_all(self, purpose: str, *, sure: bool = False) -> Tensor:
+        """This epoch's losses of all ranks; ``sure``: without those of batches that are not complete."""
+        walk, run, book = self._shared(), self.running, self.book
         assert isinstance(book, ScoreBook)
+        fresh = book.fresh
+        if sure and run is not None and run.unsure:
+            assert isinstance(run.walk, PlanWalk)
+            fresh = fresh.index_fill(
+                0, torch.cat([run.walk.named(where).to(fresh.device) for where in run.unsure]), UNSEEN
+            )
         if walk is None:
-            return book.fresh
-        parts = book.fresh.index_select(0, walk.indices)
+            return fresh
+        parts = fresh.index_select(0, walk.indices)
         if walk.ghost is not None:
             parts[-1] = UNSEEN
-        return self._gathered(walk, book.fresh, parts, purpose)
+        return self._gathered(walk, fresh, parts, purpose)
 
     def came_of_all(self, purpose: str) -> dict[str, Tensor]:
         """What came beside this epoch's losses, of all ranks."""

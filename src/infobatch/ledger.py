@@ -49,6 +49,8 @@ class Pass:
         self.superseded = False
         self.closed = False
         self.unsure: list[Where] = []
+        self._before: tuple[int, list[Where]] = (0, [])
+        """At the last taking: what it left of its batch, and what was unsure before."""
         self.doubtful: list[Where] = []
 
         self._chunk: list[int] = []
@@ -136,22 +138,20 @@ class Pass:
             indices, rest = self._from_front(count)
         else:
             indices, rest = self._from_plan(count, self._check_delivered(count))
+        self._before = rest, self.unsure
         if rest or (self.lookahead > 1 and self.exhausted and self.waiting):
-            self.unsure.append(indices)
-        else:
-            self.unsure.clear()
+            self.unsure = [*self.unsure, indices]
+        elif self.unsure:
+            self.unsure = []
         self.taken += count
         return indices
 
     def put_back(self, where: Where) -> None:
         """What was just taken could not be used: it waits again."""
+        rest, self.unsure = self._before
         self.taken -= len(where)
-        if self.unsure and self.unsure[-1] is where:
-            self.unsure.pop()
-            if self.carried:
-                where = _joined(where, self.waiting.popleft())
         if self.carried:
-            self.waiting.appendleft(where)
+            self.waiting.appendleft(_joined(where, self.waiting.popleft()) if rest else where)
 
     def drop(self, count: int | None) -> Where:
         """The samples of the oldest batch that waits, or its first ``count``: they will get no loss."""

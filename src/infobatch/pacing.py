@@ -114,6 +114,10 @@ class Paced:
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
         train_data.paced, train_data.at_begin = True, self._begin  # by default the learning rate grows from now on
+        if not self._growing and any(GROWN in group for group in self.optimizer.param_groups):
+            self._set(1.0)  # what another training left grown
+            for group in self.optimizer.param_groups:
+                group.pop(GROWN, None)
         self._grow()
         self._warn_if_blind()
 

@@ -119,6 +119,14 @@ class ShardBook:
     def seen(self) -> int:
         return self.count - int(torch.count_nonzero(self.fresh[:-1] == UNSEEN))
 
+    def fresh_without(self, some: Sequence[Where]) -> Tensor:
+        """This epoch's losses but for these samples'."""
+        fresh = self.fresh.clone()
+        for where in some:
+            assert isinstance(where, Tensor)
+            fresh.index_fill_(0, self._cells(where.to(self.device)), UNSEEN)
+        return fresh[:-1]
+
     def strangers(self) -> int:
         """How many samples got a score in this epoch without being in its plan."""
         return int(torch.count_nonzero((self.fresh[:-1] != UNSEEN) & (self.level[:-1] == 0)))

@@ -15,7 +15,6 @@ from .scorebook import UNSEEN, ScoreBook
 from .sharding import ShardBook
 from .state_checks import FORMAT, check_parts, check_state
 from .telemetry import EpochReport
-from .walk import PlanWalk
 
 State = dict[str, Any]
 
@@ -56,22 +55,25 @@ def state_of(
 
 
 def _running(course: Course) -> tuple[int, State | None]:
-    """How many samples of the running epoch are done, and its plan and losses; None before the first."""
-    plan, run = course.plan, course.running
+    """How many samples of the running epoch are done, and its plan and losses; None before the first.
+
+    Parts of a batch that is not complete are not done: they come again.
+    """
+    plan = course.plan
     if not isinstance(plan, Plan) or not (course.before or course.done()):
         return 0, None
     course.hand_in()
-    fresh = _saved(course.losses_of_all("saves in"))
-    if run is not None:  # parts of a batch that is not complete: they come again
-        assert isinstance(run.walk, PlanWalk)
-        for where in run.unsure:
-            fresh[run.walk.named(where).cpu()] = UNSEEN
-    return int(fresh.ne(UNSEEN).count_nonzero()), {
+    fresh = _saved(course.losses_of_all("saves in", sure=True))
+    came = {name: _saved(column) for name, column in course.came_of_all("saves in").items()}
+    done = int(fresh.ne(UNSEEN).count_nonzero())
+    if not done:
+        return 0, None
+    return done, {
         "indices": _saved(plan.indices),
         "table": None if bool((plan.table == 1).all()) else _saved(plan.table),
         "chosen": None if plan.chosen is None else _saved(plan.chosen),
         "fresh": fresh,
-        "came": {name: _saved(column) for name, column in course.came_of_all("saves in").items()},
+        "came": came,
     }
 
 
@@ -80,8 +82,9 @@ def _running_part(course: Course, book: ShardBook) -> tuple[int, State | None]:
     plan = course.plan
     if not isinstance(plan, ShardPlan) or not (course.begun or course.done()):
         return 0, None
-    tables = {"level": _saved(book.level[:-1]), "fresh": _saved(book.fresh[:-1])}
-    return book.seen(), {**tables, **asdict(plan)}
+    run = course.running
+    fresh = _saved(book.fresh_without([] if run is None else run.unsure))
+    return int(fresh.ne(UNSEEN).count_nonzero()), {"level": _saved(book.level[:-1]), "fresh": fresh, **asdict(plan)}
 
 
 def checked(course: Course, state: State | list[State], method: str, compensate: str) -> list[State]:

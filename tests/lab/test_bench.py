@@ -310,6 +310,12 @@ def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
     full, usual, paper, ucb, grown = plan_comparison(QUICK, ["infobatch", "infobatch+loss", "ucb", "ucb+lr"], [0])
     assert [one.grows for one in (full, usual, paper, ucb, grown)] == ["loss", "lr", "loss", "loss", "lr"]
     assert (paper.method, grown.method) == ("infobatch", "ucb")
+    assert plan_comparison(QUICK, ["full+none", "infobatch+lr", "infobatch", "ucb+loss", "ucb"], [0]) == [
+        full,
+        usual,
+        ucb,
+    ]
+    assert plan_comparison(QUICK, ["infobatch+none"], [0])[1].grows == "none"
     for what in ("lr", "loss"):
         other, pruned = plan_comparison(QUICK.but(compensate=what), ["infobatch"], [0])
         assert other == full  # one baseline, whatever grows elsewhere

@@ -239,3 +239,12 @@ def test_labels_tell_apart_what_differs() -> None:
     }
     ucb = {"ucb", "ucb+lr"}  # its weights are 1, so nothing grows unless it is said
     assert labels == {"infobatch", "infobatch+loss", *ucb, "full", "full, 9 steps", "infobatch average"}
+
+
+def test_what_is_no_record_below_a_folder_is_told_or_passed_over(tmp_path: Path) -> None:
+    """A link that leads nowhere is told; a pipe, which would be waited for, is none."""
+    (tmp_path / "record.jsonl").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputError, match=r"record\.jsonl"):
+        records.read_many(tmp_path)
+    assert [path.name for path in records.files(tmp_path)] == ["record.jsonl"]

@@ -298,14 +298,18 @@ def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]
     A method may end in "+lr", as in labels, in "+loss" or in "+none": that is what grows with it.
     """
     names = list(dict.fromkeys(["full", *(re.sub(r"\s", "", name) for name in methods)]))
-    return [_with(base, name).but(seed=seed) for seed in seeds for name in names]
+    chosen = dict.fromkeys(_with(base, name) for name in names)
+    return [settings.but(seed=seed) for seed in seeds for settings in chosen]
 
 
 def _with(base: Settings, method: str) -> Settings:
     if method == "full":
         return base.but(method=method, compensate="auto")  # nothing grows, and so there is one baseline for all
     name, plus, grows = method.rpartition("+")
-    return base.but(method=name, compensate=grows) if plus and grows in GROWTHS else base.but(method=method)
+    if not plus or grows not in GROWTHS:
+        return base.but(method=method)
+    plain = _with(base, name)
+    return plain if name == "full" or plain.grows == grows else plain.but(compensate=grows)
 
 
 def equal_steps(settings: Settings, done: Run) -> Settings | None:

@@ -154,15 +154,15 @@ def read_many(*paths: str | os.PathLike[str]) -> list[Run]:
     return found
 
 
-def sift(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[StateError]]:
+def sift(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[Exception]]:
     """As ``read_many``, with what is wrong with the files that were left out in the place of warnings."""
     found: list[Run] = []
-    damaged: list[StateError] = []
+    damaged: list[Exception] = []
     named = set(map(Path, paths))
     for file in files(*paths):
         try:
             found += list(read_file(file))
-        except StateError as error:
+        except (StateError, InputError, OSError) as error:
             if file in named:
                 raise
             damaged.append(error)
@@ -184,16 +184,18 @@ def files(*paths: str | os.PathLike[str]) -> list[Path]:
 
 def holds_runs(path: Path) -> bool:
     """By its name or its first line; a file whose first line is damaged may have held some."""
-    return not path.is_dir() and (path.name == FILE or kind_of(path) in (*KINDS, DAMAGED))
+    if not path.is_file():
+        return path.is_symlink() and not path.exists()  # one that leads nowhere is told, when it is read
+    return path.name == FILE or kind_of(path) in (*KINDS, DAMAGED)
 
 
 def kind_of(path: Path) -> str:
     """What the first line of a file is; empty where nobody says."""
-    with open(path, "rb") as file:
-        first = file.readline()
     try:
+        with open(path, "rb") as file:
+            first = file.readline()
         fact = json.loads(first or b"{}")
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, OSError):
         return DAMAGED
     return str(fact.get("kind", "")) if isinstance(fact, dict) else ""
 
