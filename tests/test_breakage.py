@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset
 
 import infobatch
+from infobatch.walk import PlanWalk
 
 
 def indices_as_data(size: int) -> TensorDataset:
@@ -229,3 +230,28 @@ def test_evaluation_on_the_pruned_loader_is_noticed() -> None:
         train_and_test()
     with pytest.warns(infobatch.InfoBatchWarning, match=r"to evaluate, load train_data\.full\(\)"):
         train_and_test()
+
+
+def test_an_interrupt_inside_update_puts_back_that_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near the end of a loop that reads ahead, whole batches wait in front of each other."""
+    data = infobatch.InfoBatch(TensorDataset(torch.arange(32.0)), 8)
+    batches = iter(infobatch.DataLoader(data, batch_size=8, lookahead=2))
+    held = [next(batches)[0] for _ in range(3)]
+    data.update(held[0])
+    held.append(next(batches)[0])
+    data.update(held[1])
+    assert next(batches, None) is None
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlanWalk, "note", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            data.update(held[2])
+    data.skip()
+    data.update(held[3])
+    assert data.epoch == 1
+    known = torch.cat([held[0], held[1], held[3]]).long()
+    assert torch.equal(data.scores[known], known.float())
+    assert int(data.scores.isnan().sum()) == 8
