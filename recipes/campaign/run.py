@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent.parent / "src"))
 sys.path.insert(0, str(HERE))
 
 import torch.multiprocessing as mp
-from wanted import QUEUES
+from wanted import QUEUES, TINY
 
 from infobatch.errors import InfoBatchError, InputError, message
 from infobatch.lab import records, training
@@ -179,7 +179,7 @@ def campaign(args: argparse.Namespace) -> int:
     deadline = time.time() + args.seconds
     changes = dict(args.set)
     if args.tiny:
-        changes |= {"task": "digits", "model": "conv", "epochs": 9, "amp": "none", "threads": 1, "device": "cpu"}
+        changes |= {**TINY, "epochs": 9}
     wanted = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
     with alone(args.out):
         past, here = known(KEPT), known(args.out)
@@ -187,7 +187,8 @@ def campaign(args: argparse.Namespace) -> int:
         runs = [Settings.of({**run.plain(), "data": args.data, **changes}) for run in wanted]
         if args.tiny:
             runs = [run.but(steps=min(run.steps, 100)) for run in runs]
-        todo = [run for run in runs if identity(run) not in done][: args.limit]
+        unique = {identity(run): run for run in runs}  # two queues may want the same
+        todo = [run for key, run in unique.items() if key not in done][: args.limit]
         sizes = {name: size_of(make_task(name, args.data).train) for name in sorted({run.task for run in todo})}
         print(f"{len(todo)} runs wanted, {len(done)} records there", flush=True)
         if args.mps:

@@ -21,14 +21,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "src"))
 sys.path.insert(0, str(HERE))
 
-from wanted import HEADLINE
+from wanted import HEADLINE, TINY
 
 from infobatch.lab import training
 from infobatch.lab.catalogue import make_task
 from infobatch.lab.records import Fact
 from infobatch.lab.settings import Settings
-
-TINY: dict[str, Any] = {"task": "digits", "model": "conv", "amp": "none", "device": "cpu", "threads": 1}
 
 
 def spent(fact: Fact) -> float:

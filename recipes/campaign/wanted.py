@@ -46,6 +46,9 @@ HEADLINE: dict[str, Any] = {
     "eval_every": 10,
 }
 
+TINY: dict[str, Any] = {"task": "digits", "model": "conv", "amp": "none", "threads": 1, "device": "cpu"}
+"""To rehearse."""
+
 LR = {"compensate": "lr"}
 SCREENED: list[list[dict[str, Any]]] = [
     [

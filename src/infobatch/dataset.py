@@ -17,7 +17,7 @@ from .errors import EpochError, InputError, MisalignedError, RankError, message,
 from .ledger import Pass
 from .looking import Look
 from .method import Method
-from .plan import Plan, ShardPlan
+from .plan import GROWTHS, Growth, Plan, ShardPlan
 from .policies import rule_of
 from .sampler import PlanSampler
 from .schedules import Moment
@@ -27,8 +27,7 @@ from .state import checked, restore, state_of
 from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
-Growth = Literal["loss", "lr", "none"]
-Compensate = Literal["auto", "loss", "lr", "none"]
+Compensate = Literal["auto", Growth]
 """What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
@@ -64,7 +63,7 @@ class Pruned(View):
         checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
-        if compensate not in ("auto", "loss", "lr", "none"):
+        if compensate not in ("auto", *GROWTHS):
             remedy = "See infobatch.pace for what grows."
             raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(compensate), remedy))
         if hasattr(method, "indices") and hasattr(method, "weights"):

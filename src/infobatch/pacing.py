@@ -206,10 +206,7 @@ class Paced:
                 )
             )
         for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
-            if isinstance(group["lr"], Tensor):  # for capturable optimizers: keep it where it is
-                group["lr"].fill_(plain * growth)
-            else:
-                group["lr"] = plain * growth
+            set_rate(group, plain * growth)
             if self._growing:
                 group[GROWN] = growth
 
@@ -235,6 +232,14 @@ class Paced:
                 f"{type(inner).__name__} hardly sees the scale of a gradient, so the growing loss of a "
                 'pruned epoch does not make up for its missing steps; compensate="lr" does'
             )
+
+
+def set_rate(group: dict[str, Any], rate: Any) -> None:
+    """The learning rate of a parameter group. A tensor is kept where it is: captured graphs read it there."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def _check(scheduled: Any, train_data: Any) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
+
+Growth = Literal["loss", "lr", "none"]
+"""What grows by |D|/|S| in the place of steps."""
+GROWTHS: tuple[str, ...] = get_args(Growth)
 
 
 class _Counted(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .checks import is_count, kind
 from .errors import StateError, message
-from .plan import ShardPlan
+from .plan import GROWTHS, ShardPlan
 from .telemetry import EpochReport
 
 FORMAT = 1
@@ -98,7 +98,7 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
             "Scores belong to positions: load the data set they were made on.",
         )
     for name, here in (("method", method), ("compensate", compensate)):
-        if state[name] != here and not (here == "auto" and state[name] in ("loss", "lr", "none")):
+        if state[name] != here and not (here == "auto" and state[name] in GROWTHS):
             got = f"{name} {state[name]}"
             raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
     for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):

@@ -36,11 +36,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import replacing
 from ..errors import InputError, StateError, message
+from ..plan import GROWTHS
 from .catalogue import make_task
 from .feeding import size_of
 from .hooks import Hook
 from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
-from .settings import GROWTHS, HARDWARE, Settings
+from .settings import HARDWARE, Settings
 from .tasks import Task, differences
 from .training import Stop, Tick, run
 

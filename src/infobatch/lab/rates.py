@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
 
 from .ideas import combine
 from .optim import make_scheduler
@@ -36,12 +34,3 @@ def epoch_rates(
     bound = max(table) if idea.within_peak else math.inf
     places = (at if kept == size else at * batch * full_steps // kept for at in range(steps))
     return [min(table[min(start + place, len(table) - 1)] * growth, bound) for place in places]
-
-
-def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """In its place, where a graph reads it there."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from .. import methods, variations
+from ..dataset import Compensate
 from ..errors import InputError, message
 from ..method import Method
+from ..plan import GROWTHS, Growth
 from ..selection import SELECTORS, budget
 from .ideas import TRIALS, combine
 
@@ -36,7 +38,7 @@ class Settings:
     """The folder the task's files lie in; empty for tasks that bring their own."""
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
-    compensate: Literal["auto", "loss", "lr", "none"] = "auto"
+    compensate: Compensate = "auto"
     """What grows in a pruned epoch: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
@@ -113,7 +115,7 @@ class Settings:
         return replace(self, **changes)
 
     @property
-    def grows(self) -> Literal["loss", "lr", "none"]:
+    def grows(self) -> Growth:
         """What grows, with "auto" settled as ``infobatch.Pruned`` settles it for a run that is paced."""
         return usual_growth(self.method) if self.compensate == "auto" else self.compensate
 
@@ -132,13 +134,12 @@ HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
 """Settings that say where a run goes and how fast, not what it learns: a resumed run may take others."""
 
 
-GROWTHS = ("loss", "lr", "none")
 VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
 STATIC = "static."
 
 
 @cache
-def usual_growth(method: str) -> Literal["loss", "lr"]:
+def usual_growth(method: str) -> Growth:
     """What grows unless it is said: the rate, in the place of a loss that would. With weights 1 nothing does.
 
     >>> usual_growth("infobatch:ratio=0.3"), usual_growth("full"), usual_growth("ucb")

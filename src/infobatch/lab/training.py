@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import checkpoint
 from ..dataset import Pruned
 from ..errors import InputError, message
+from ..pacing import set_rate
 from ..plan import Plan
 from ..scorebook import ScoreBook
 from . import telling
@@ -28,7 +29,7 @@ from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_fe
 from .nets import lone, net_for
 from .optim import make_optimizer
 from .proxies import Choice, prepare
-from .rates import epoch_rates, rate_table, set_rate
+from .rates import epoch_rates, rate_table
 from .records import Fact
 from .resuming import fitting, load_optimizer, load_random_state, random_state, read_state
 from .settings import Settings, find_device
@@ -217,7 +218,8 @@ class Training:
                 count = batch
             else:
                 piece = next(feed)
-                set_rate(self.optimizer, rates[at])
+                for group in self.optimizer.param_groups:
+                    set_rate(group, rates[at])
                 self.step(piece)
                 count = len(piece.labels)
             self._done += count
