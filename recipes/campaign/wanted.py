@@ -287,17 +287,20 @@ def growth(seeds: int = 3) -> Iterator[Settings]:
     ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
     room: dict[str, Any] = {"task": "cifar10", "lr": 0.05}
     changes: list[dict[str, Any]] = [
-        {**ten, "method": "infobatch", **still},
-        {**ten, "method": "author_tiers", **still},
-        {"method": "infobatch", **still},
-        {"method": "author_tiers", **still},
         {**room, "method": "full"},
-        {**room, "method": "author_tiers", **LR},
+        {"method": "infobatch", **still},
         {**room, "method": "infobatch", **LR},
+        {**ten, "method": "infobatch", **still},
         {**room, "method": "infobatch", **still},
+        {**room, "method": "author_tiers", **LR},
+        {**room, "method": "full", "steps": 46_200},
+    ]
+    more: list[dict[str, Any]] = [
+        {"method": "author_tiers", **still},
+        {**ten, "method": "author_tiers", **still},
         {**ten, "method": "author_tiers"},
     ]
-    return grouped(HEADLINE, [changes], seeds)
+    return grouped(HEADLINE, [changes, more], seeds)
 
 
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
