@@ -184,7 +184,7 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
 
 
 def rates(seeds: int = 10) -> Iterator[Settings]:
-    """How much growth a rate bears: at 0.1, and at 0.8, where full data do nearly as well."""
+    """How much growth a rate bears: at 0.1, and at 0.8, where full data do nearly as well; then rates in between."""
     changes: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "full", "steps": 1_670},
@@ -195,7 +195,13 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
         {"method": "author_tiers", **LR, "ideas": "no_growth"},
     ]
     grid = [{**change, "lr": lr} for lr, change in product((0.8, 0.1), changes)]
-    return grouped(CROPS, [grid], seeds)
+    still = {"compensate": "none"}
+    pruned: list[dict[str, Any]] = [
+        {"method": method, **what} for method, what in product(("author_tiers", "infobatch"), (LR, still))
+    ]
+    between = [{**change, "lr": lr} for lr, change in product((0.4, 0.2), [{"method": "full"}, *pruned, changes[1]])]
+    ends = [{**change, "lr": lr} for lr, change in product((0.8, 0.1), pruned[2:])]
+    return grouped(CROPS, [grid, between + ends], seeds)
 
 
 def parts(seeds: int = 10) -> Iterator[Settings]:

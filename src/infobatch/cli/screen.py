@@ -78,7 +78,7 @@ class Announcement:
         self.said = True
         told = unusual(fact["settings"])
         if told:
-            self.screen.say(f"Not as by default: {told}", style="dim")
+            self.screen.say(f"Settings: {told}; the others as by default", style="dim")
 
     def close(self) -> None:
         pass

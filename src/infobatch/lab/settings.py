@@ -163,7 +163,7 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     if name not in known:
         every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
         plain, plus, grows = text.rpartition("+")
-        alone = f"For one run: {plain} with --compensate {grows}." if plus and grows in GROWTHS else ""
+        alone = f"The method is {plain}; in a run --compensate {grows} says what grows." if plus and grows in GROWTHS else ""
         raise InputError(message("a method", repr(name), alone or near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels

@@ -101,7 +101,8 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
     if difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
     if difference.low is None or difference.high is None:
-        return _undecided(WITHOUT_SPREAD - difference.n)
+        more = WITHOUT_SPREAD - difference.n
+        return Verdict("undecided", f"not enough seeds: all differ alike, so no interval; {more} more needed", more)
     mean, low, high = difference.mean, difference.low, difference.high
     if low > 0:
         return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so {word}")
@@ -109,7 +110,8 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
         return Verdict("lossless", f"{word} within {margin:g} points at {percent(level)}")
     if high < 0:
         return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
-    return _undecided(more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1)))
+    more = more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1))
+    return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
 
 
 def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> int:
@@ -144,7 +146,3 @@ def student(freedom: int, level: float) -> float:
         text = message("scipy for Student's t", "none installed", "pip install 'infobatch[lab]'")
         raise InputError(text) from error
     return float(stdtrit(freedom, (1 + level) / 2))
-
-
-def _undecided(more: int) -> Verdict:
-    return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
