@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+from infobatch.sharding import ShardWalk
 
 sys.path.insert(0, str(Path(__file__).parent))
 from leave import leave
@@ -40,11 +43,21 @@ class Run:
     resume: tuple[str, int] | None = None
     """The states to go on from, and how many ranks wrote them."""
     differ: bool = False
+    interrupted: bool = False
+    """Each update is cut off where it would write its losses down, and made again."""
 
 
 def loss_of(ids: torch.Tensor, epoch: int) -> torch.Tensor:
     """Skewed, with ties, and another one each epoch."""
     return ((ids * 37 + 11 * epoch) % 101).float().pow(2) / 100
+
+
+def cut_off(train: Any, loss: torch.Tensor) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with patch.object(ShardWalk, "note", interrupt), suppress(KeyboardInterrupt):
+        train.update(loss)
 
 
 def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
@@ -77,6 +90,8 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         log.append(entry)
         for step, (ids,) in enumerate(loader):
             loss = loss_of(ids, epoch).requires_grad_()
+            if run.interrupted:
+                cut_off(train, loss)
             value = train.update(loss, ids) if run.loader == "named" else train.update(loss)
             weights = train._book.look_up(ids)
             entry["steps"].append((ids.tolist(), weights.tolist(), value.item(), train.progress))

@@ -24,6 +24,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "drop", "drop_last": True},
     *({"name": name, "size": int(name[6:]), "batch": 2} for name in SMALL),
     {"name": "differ", "differ": True},
+    {"name": "interrupted", "size": 7, "batch": 2, "interrupted": True},
 ]
 
 
@@ -120,6 +121,16 @@ def test_as_many_are_kept_as_one_process_keeps(ranks: dict[str, list[Any]], name
     for (ids,) in infobatch.DataLoader(train, 50):
         train.update(((ids * 37) % 101).float().pow(2) / 100)
     assert entries(ranks[name])[1][0]["kept"] == train.plan().kept
+
+
+def test_an_update_that_was_cut_off_counts_once(ranks: dict[str, list[Any]]) -> None:
+    """With seven samples some ranks have a ghost: it, too, may come but once."""
+    for rank, undisturbed in zip(ranks["interrupted"], ranks["small-7"], strict=True):
+        assert rank["history"] == undisturbed["history"]
+        assert [entry["steps"] for entry in rank["log"]] == [entry["steps"] for entry in undisturbed["log"]]
+        assert [entry["scores"].tolist() for entry in rank["log"]] == [
+            entry["scores"].tolist() for entry in undisturbed["log"]
+        ]
 
 
 def test_different_settings_are_named(ranks: dict[str, list[Any]]) -> None:

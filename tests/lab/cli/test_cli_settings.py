@@ -55,7 +55,10 @@ def test_options_become_settings_over_those_of_the_task(say: Any) -> None:
 def test_what_the_task_set_is_said(say: Any) -> None:
     _, _, err = say("train", "--task", "toy:make", "--seed", "4", "--name", "mine")
     first = err.splitlines()[0]
-    assert first == "Settings: epochs 8, batch_size 20, model mlp, lr 0.05, threads 1, gallery 2; the others as by default"
+    assert (
+        first
+        == "Settings: epochs 8, batch_size 20, model mlp, lr 0.05, threads 1, gallery 2; the others as by default"
+    )
     words = ("compare", "--task", "toy:make", "--methods", "full", "--seeds", "2")
     assert say(*words)[2].count("the others as by default") == 1
 
