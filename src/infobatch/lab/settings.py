@@ -163,8 +163,9 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     if name not in known:
         every = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
         plain, plus, grows = text.rpartition("+")
-        alone = f"The method is {plain}; in a run --compensate {grows} says what grows." if plus and grows in GROWTHS else ""
-        raise InputError(message("a method", repr(name), alone or near(name, every)))
+        is_label = plus and grows in GROWTHS
+        remedy = f"The method is {plain}; in a run --compensate {grows} says what grows." if is_label else ""
+        raise InputError(message("a method", repr(name), remedy or near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
     defaults = {key: entry.default for key, entry in inspect.signature(maker).parameters.items()}
