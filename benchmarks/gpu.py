@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --json              # one JSON line a row
     python benchmarks/gpu.py --device cpu --tiny # a rehearsal without a GPU
 
-Rows: planning an epoch; `update` with synchronisation forbidden; `update` inside torch.compile and inside a captured
+Rows: planning an epoch; what lies between two of them; `update` with synchronisation forbidden; `update` inside torch.compile and inside a captured
 CUDA graph; and the share of a ResNet-18 step (CIFAR, batch 128, bf16) that `update` takes.
 """
 
@@ -92,6 +92,20 @@ def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
 
     works = {"plan": plan, "randperm": lambda: torch.randperm(size, device=device)}
     return interleaved(Timer(device), works, rounds)
+
+
+def turning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
+    """From one epoch to the next as a loop meets it: its plan, and at its end the losses that become scores."""
+    train = fresh_set(size, 2 * rounds)
+    train.to(device)
+    timer = Timer(device)
+    times: dict[str, list[float]] = {"plan": [], "close": []}
+    for _ in range(rounds):
+        times["plan"].append(timer(train.plan))
+        indices = train.plan().indices
+        train.update(torch.rand(len(indices), device=device), indices)
+        times["close"].append(timer(lambda: train.history))
+    return {name: statistics.median(values[3:]) for name, values in times.items()}
 
 
 def fresh_set(size: int, epochs: int = 10) -> infobatch.InfoBatch:
@@ -251,6 +265,9 @@ def main() -> None:
         taken = planning(device, size, 5 if args.tiny else 31)
         shown = {key: f"{value * 1e3:.3f} ms" for key, value in taken.items()}
         row(f"planning an epoch, N = {size:,}", shown, limit)
+    size, rounds = (500, 6) if args.tiny else (50_000, 40)
+    shown = {key: f"{value * 1e3:.3f} ms" for key, value in turning(device, size, rounds).items()}
+    row(f"from one epoch to the next, N = {size:,}", shown, "0.1 % of an epoch")
     row("update() with set_sync_debug_mode('error')", without_sync(device), "passes")
     row("update() inside torch.compile(fullgraph=True)", compiled(device), "1 graph")
     if device.type == "cuda":
