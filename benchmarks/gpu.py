@@ -4,8 +4,9 @@
     python benchmarks/gpu.py --json              # one JSON line a row
     python benchmarks/gpu.py --device cpu --tiny # a rehearsal without a GPU
 
-Rows: planning an epoch; what lies between two of them; `update` with synchronisation forbidden; `update` inside torch.compile and inside a captured
-CUDA graph; and the share of a ResNet-18 step (CIFAR, batch 128, bf16) that `update` takes.
+Rows: planning an epoch; what lies between two of them; `update` with synchronisation forbidden; `update` inside
+torch.compile and inside a captured CUDA graph; and the share of a ResNet-18 step (CIFAR, batch 128, bf16) that
+`update` takes.
 """
 
 from __future__ import annotations
