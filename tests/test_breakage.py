@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset, TensorDataset
 
 import infobatch
 from infobatch.walk import PlanWalk
@@ -255,3 +255,37 @@ def test_an_interrupt_inside_update_puts_back_that_batch_alone(monkeypatch: pyte
     known = torch.cat([held[0], held[1], held[3]]).long()
     assert torch.equal(data.scores[known], known.float())
     assert int(data.scores.isnan().sum()) == 8
+
+
+def test_a_loader_over_other_data_is_refused() -> None:
+    """The sampler's positions would mean other samples there."""
+    everything = indices_as_data(20)
+    train = infobatch.InfoBatch(Subset(everything, range(10, 20)), 8)
+    permuted = Subset(train, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
+    for other in (everything, permuted, Subset(train.dataset, range(9, -1, -1))):
+        with pytest.raises(infobatch.MisalignedError, match="a loader over train_data"):
+            next(iter(DataLoader(other, 5, sampler=train.sampler)))
+    for own in (train, train.dataset):
+        next(iter(DataLoader(own, 5, sampler=train.sampler)))
+
+
+def test_a_data_set_that_grows_is_refused() -> None:
+    items = [float(i) for i in range(8)]
+    train = infobatch.InfoBatch(items, 8)
+    for x in infobatch.DataLoader(train, 4):
+        train.update(x.float())
+    items.append(8.0)
+    with pytest.raises(infobatch.MisalignedError, match="the 8 samples that were wrapped; got 9"):
+        next(iter(infobatch.DataLoader(train, 4)))
+
+
+def test_compiled_and_eager_updates_of_one_epoch_are_counted_together() -> None:
+    train = infobatch.InfoBatch(indices_as_data(12), 8)
+    compiled = torch.compile(train.update, backend="eager", dynamic=True)
+    indices = train.plan().indices
+    for at, update in ((0, train.update), (4, compiled), (8, compiled)):
+        some = indices[at : at + 4]
+        assert train.progress[:2] == (0, at)
+        update(some.float(), some)
+    assert (train.epoch, len(train.history)) == (1, 1)
+    assert torch.equal(train.scores, torch.arange(12.0))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Subset
 
 from .errors import InputError, MisalignedError, message
 from .order import LARGEST
@@ -62,6 +62,22 @@ def check_size(made_for: int | None, size: int, method: str) -> None:
     if made_for is not None and made_for != size:
         remedy = "Labels and selections belong to positions: pass those of the data set that is wrapped."
         raise InputError(message(f"a method for {size} samples", f"{method}, made for {made_for}", remedy))
+
+
+def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
+    """What a loader walks by ``train_data.sampler``: its samples, and as many as there were at the start."""
+    if len(wrapped) != size:
+        remedy = "Scores belong to positions: wrap a data set that stays as it is."
+        raise MisalignedError(message(f"the {size} samples that were wrapped", str(len(wrapped)), remedy))
+    of_ours = isinstance(loaded, Subset) and (loaded.dataset is train_data or loaded.dataset is wrapped)
+    if (of_ours and loaded is not wrapped) or (isinstance(loaded, Sized) and len(loaded) != size):
+        raise MisalignedError(
+            message(
+                f"a loader over train_data, or over the {size} samples it wraps in their order",
+                f"one over {len(loaded)} samples of a {type(loaded).__name__}",
+                "Its sampler names positions in train_data: DataLoader(train_data, sampler=train_data.sampler).",
+            )
+        )
 
 
 def check_count(name: str, value: Any, least: int, remedy: str) -> None:

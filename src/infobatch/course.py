@@ -69,7 +69,9 @@ class Course:
     def done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
         run = self.running
-        return (run.taken if run is not None else 0) or self.named or int(self.book.recorded)
+        if run is not None and run.taken:
+            return run.taken  # then none came by name, and the device need not be asked
+        return self.named + int(self.book.recorded)
 
     def finished(self) -> bool:
         """The last batch of the running epoch has had its update."""

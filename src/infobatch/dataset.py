@@ -87,8 +87,9 @@ class Pruned(View):
         self._compensate: Compensate = compensate
         self.paced = False
         """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
-        self.at_begin: Callable[[], None] | None = None
-        """Called when an epoch's plan is known and before its first batch: the learning rate grows there."""
+        self.at_begin: dict[Any, Callable[[], None]] = {}
+        """By optimizer: called when an epoch's plan is known and before its first batch, and once after the last
+        epoch. The learning rate grows there."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
@@ -334,6 +335,7 @@ class Pruned(View):
 
     def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
         """A pass begins. Called by the sampler at its first step."""
+        checks.check_loaded(getattr(loader, "_dataset", None), self.dataset, self, self._book.size)
         course, ranks = self._course, self._meet_ranks(loader)
         self._settle()
         if course.running is not None and course.done():
@@ -354,9 +356,9 @@ class Pruned(View):
         if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
             now = report(plan, self._book.scores, self._book.planned)
             self._warned = warn_near_bounds(now, grows=self.compensate != "none")
-        if self.at_begin is not None:
-            self.at_begin()
-        elif plan.growth > 1 and self.compensate == "lr" and not self.paced:
+        for tell in self.at_begin.values():
+            tell()
+        if not self.at_begin and plan.growth > 1 and self.compensate == "lr" and not self.paced:
             self.paced = True
             warn(
                 "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
@@ -413,6 +415,9 @@ class Pruned(View):
                 f"epoch {done.epoch}: {done.not_finite} of {done.kept} losses were not finite; "
                 "those samples keep the scores they had"
             )
+        if self._course.epoch >= self.num_epochs:
+            for tell in self.at_begin.values():
+                tell()
 
     def _warn_of_looks(self) -> None:
         """Some were left out, and nobody looked at them since."""

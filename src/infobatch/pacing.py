@@ -10,6 +10,7 @@ normalise the gradient do not see a loss grow at all.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +54,7 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after, and ``step`` need not be called. From here on the learning rate grows in pruned epochs and not the
+    looked after, and ``step`` need not be called. Each optimizer of a training wants a ``pace`` of its own. From here on the learning rate grows in pruned epochs and not the
     loss, and nothing else may set it. That needs a rate with room above it: where it has none, ``compensate="none"``
     lets nothing grow, and with ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked
     after then.
@@ -113,7 +114,11 @@ class Paced:
             rate / group.get(GROWN, 1.0) if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
-        train_data.paced, train_data.at_begin = True, self._begin  # by default the learning rate grows from now on
+        loaded = bool(self.optimizer.state) or any(GROWN in group for group in self.optimizer.param_groups)
+        self._first = None if loaded else list(self._plain)
+        """The rates that the scheduler began with, where nothing was loaded before."""
+        train_data.paced = True  # by default the learning rate grows from now on
+        train_data.at_begin[_inner(self.optimizer)] = self._begin
         if not self._growing and any(GROWN in group for group in self.optimizer.param_groups):
             self._set(1.0)  # what another training left grown
             for group in self.optimizer.param_groups:
@@ -141,13 +146,19 @@ class Paced:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        inner = None if self.scheduler is None else self.scheduler.state_dict()
-        return {"count": self._count, "growth": self._growth, "plain": list(self._plain), "scheduler": inner}
+        return {
+            "count": self._count,
+            "growth": self._growth,
+            "plain": list(self._plain),
+            "steps_per_epoch": self.steps_per_epoch,
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a ``state_dict``, also where another batch size or number of ranks makes other steps."""
         if (
             not isinstance(state, dict)
-            or set(state) != {"count", "growth", "plain", "scheduler"}
+            or set(state) != {"count", "growth", "plain", "steps_per_epoch", "scheduler"}
             or (state["scheduler"] is None) != (self.scheduler is None)
             or len(state["plain"]) != len(self.optimizer.param_groups)
         ):
@@ -157,12 +168,39 @@ class Paced:
                     "the state of a Paced of the same kind and as many parameter groups", got, "Nothing was loaded."
                 )
             )
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        self._count, self._growth = state["count"], state["growth"]
-        self._plain = [_own(lr) for lr in state["plain"]]
+        if state["steps_per_epoch"] != self.steps_per_epoch:
+            self._walk_to(state)
+        else:
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self._count = state["count"]
+            self._plain = [_own(lr) for lr in state["plain"]]
+        self._growth = state["growth"]
         if self._growing:
             self._set(self._growth)
+
+    def _walk_to(self, state: dict[str, Any]) -> None:
+        """The saved scheduler was made for other steps: this one goes to the same place in the data by itself."""
+        assert self.scheduler is not None
+        fresh = self._first is not None and not self._count and getattr(self.scheduler, "last_epoch", 0) == 0
+        if not fresh:
+            raise StateError(
+                message(
+                    f"a new scheduler and optimizer, to go on with {self.steps_per_epoch} steps an epoch after "
+                    f"{state['steps_per_epoch']}",
+                    "some that were stepped or loaded before infobatch.pace was called",
+                    "Build the optimizer, the scheduler and what pace returns first, and then load their states.",
+                )
+            )
+        assert self._first is not None
+        self._plain = [_own(lr) for lr in self._first]
+        self._set(1.0)
+        self._count = state["count"] * self.steps_per_epoch // state["steps_per_epoch"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the optimizer has stepped, in another process
+            for _ in range(self._count):
+                self.scheduler.step()
+        self._plain = self._rates()
 
     @property
     def _growing(self) -> bool:
@@ -183,14 +221,20 @@ class Paced:
             self._silent = True
             text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
             warn(text)
-        if self._growing:
-            self._check_untouched()
+        if self._growing and self._over:
+            if not self._strange(look=True):  # who has set it since trains something else
+                self._grow()
+        elif self._growing:
+            self._check_untouched(look=True)
             self._grow()
+
+    @property
+    def _over(self) -> bool:
+        return self.train_data.epoch >= self.train_data.num_epochs
 
     def _grow(self) -> None:
         if self._growing:
-            over = self.train_data.epoch >= self.train_data.num_epochs
-            self._growth = 1.0 if over else self.train_data.plan().growth
+            self._growth = 1.0 if self._over else self.train_data.plan().growth
             self._set(self._growth)
 
     def _rates(self) -> list[Any]:
@@ -210,22 +254,33 @@ class Paced:
             if self._growing:
                 group[GROWN] = growth
 
-    def _check_untouched(self) -> None:
-        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=False):
-            lr = group["lr"]
-            if not isinstance(lr, Tensor) and lr != plain * self._growth:  # a tensor may live on a device: no look
-                raise InputError(
-                    message(
-                        f"the learning rate that was set here, {plain * self._growth}",
-                        str(lr),
-                        "It grows in the place of the loss, so nothing else may set it: wrap the scheduler in "
-                        "infobatch.pace, and after loading the optimizer load this object's state, too. With "
-                        'compensate="loss" or "none" it is left alone.',
-                    )
+    def _strange(self, look: bool) -> list[tuple[float, float]]:
+        """Rates that are not what was set here, each beside what was; a device is asked only for a ``look``."""
+        rates = [
+            (group["lr"], plain * self._growth)
+            for group, plain in zip(self.optimizer.param_groups, self._plain, strict=False)
+        ]
+        return [
+            (float(rate), float(ours))
+            for rate, ours in rates
+            if (look or not isinstance(rate, Tensor) or rate.device.type == "cpu") and rate != ours
+        ]
+
+    def _check_untouched(self, look: bool = False) -> None:
+        strange = self._strange(look)
+        if strange:
+            raise InputError(
+                message(
+                    f"the learning rate that was set here, {strange[0][1]}",
+                    str(strange[0][0]),
+                    "It grows in the place of the loss, so nothing else may set it: wrap the scheduler in "
+                    "infobatch.pace, and after loading the optimizer load this object's state, too. With "
+                    'compensate="loss" or "none" it is left alone.',
                 )
+            )
 
     def _warn_if_blind(self) -> None:
-        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate wraps it
+        inner = _inner(self.optimizer)
         names = {kind.__name__ for kind in type(inner).__mro__}
         if self.train_data.compensate == "loss" and self.train_data.method.unbiased and names & SCALE_BLIND:
             warn(
@@ -240,6 +295,11 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
+
+
+def _inner(optimizer: Optimizer) -> Any:
+    """Accelerate wraps it."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _check(scheduled: Any, train_data: Any) -> None:

@@ -1,0 +1,144 @@
+"""Pacing when the surroundings change: another batch size, a second optimizer, the time after training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim import lr_scheduler as lrs
+from torch.utils.data import TensorDataset
+
+import infobatch
+
+SIZE, EPOCHS = 60, 8
+LOSSES = torch.linspace(0, 1, SIZE).pow(3)
+
+MAKERS: dict[str, Callable[[Optimizer, int], Any]] = {
+    "cosine": lambda optimizer, steps: lrs.CosineAnnealingLR(optimizer, T_max=EPOCHS * steps),
+    "onecycle": lambda optimizer, steps: lrs.OneCycleLR(optimizer, max_lr=1.0, total_steps=EPOCHS * steps + 1),
+    "lambda": lambda optimizer, steps: lrs.LambdaLR(optimizer, lambda step: 1 - step / (EPOCHS * steps)),
+    "exponential": lambda optimizer, steps: lrs.ExponentialLR(optimizer, gamma=0.5 ** (1 / steps)),
+}
+
+
+class Training:
+    def __init__(self, maker: Callable[[Optimizer, int], Any], batch: int, compensate: Any, lr: Any = 1.0) -> None:
+        self.data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate=compensate)
+        self.loader = infobatch.DataLoader(self.data, batch_size=batch)
+        self.optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=lr, momentum=0.9)
+        steps = math.ceil(SIZE / batch)
+        self.inner = maker(self.optimizer, steps)
+        self.paced = infobatch.pace(self.inner, self.data, steps)
+
+    def epochs(self, first: int, last: int) -> list[float]:
+        """Train; the plain rate at the end of each epoch."""
+        rates = []
+        for _ in range(first, last):
+            for (x,) in self.loader:
+                self.data.update(x)
+                self.optimizer.param_groups[0]["params"][0].grad = torch.zeros(1)
+                self.optimizer.step()
+                self.paced.step()
+            rates.append(float(self.paced.state_dict()["plain"][0]))
+        return rates
+
+    def state(self) -> dict[str, Any]:
+        parts = {"data": self.data, "optimizer": self.optimizer, "paced": self.paced}
+        return {name: part.state_dict() for name, part in parts.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.data.load_state_dict(state["data"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.paced.load_state_dict(state["paced"])
+
+
+@pytest.mark.parametrize("compensate", ["lr", "loss", "none"])
+@pytest.mark.parametrize("batch", [5, 20])
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_another_batch_size_goes_on_where_the_data_are(maker: Any, batch: int, compensate: Any) -> None:
+    """What other ranks make of a checkpoint, too: an epoch has other steps, and the same place in the data."""
+    whole = Training(maker, batch, compensate).epochs(0, EPOCHS)
+    first = Training(maker, 10, compensate)
+    first.epochs(0, 3)
+    then = Training(maker, batch, compensate)
+    then.load(first.state())
+    growth = then.data.plan().growth if compensate == "lr" else 1.0
+    assert then.paced.get_last_lr() == pytest.approx([whole[2] * growth])
+    assert then.epochs(3, EPOCHS) == pytest.approx(whole[3:], abs=1e-9)
+    assert then.inner.last_epoch == EPOCHS * math.ceil(SIZE / batch)
+
+
+def test_other_steps_want_a_scheduler_that_has_not_begun() -> None:
+    first = Training(MAKERS["cosine"], 10, "lr")
+    first.epochs(0, 2)
+    then = Training(MAKERS["cosine"], 20, "lr")
+    then.epochs(0, 1)
+    with pytest.raises(infobatch.StateError, match="a new scheduler and optimizer"):
+        then.paced.load_state_dict(first.paced.state_dict())
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_every_optimizer_of_a_training_grows(swapped: bool) -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    body, head = (SGD([torch.nn.Parameter(torch.ones(1))], lr=lr) for lr in (1.0, 2.0))
+    for optimizer in (head, body) if swapped else (body, head):
+        infobatch.pace(optimizer, data)
+    for _ in range(EPOCHS):
+        for (x,) in infobatch.DataLoader(data, batch_size=10):
+            growth = data.plan().growth
+            assert [one.param_groups[0]["lr"] for one in (body, head)] == [growth, 2 * growth]
+            data.update(x)
+    assert max(report.growth for report in data.history) > 1.3
+
+
+def test_an_optimizer_paced_anew_has_one_pace() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    infobatch.pace(optimizer, data)
+    infobatch.pace(optimizer, data)
+    assert len(data.at_begin) == 1
+
+
+def test_another_scheduler_beside_a_tensor_lr_is_noticed() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    optimizer = Adam([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(1.0))
+    infobatch.pace(optimizer, data)
+    other = lrs.StepLR(optimizer, 1, gamma=0.1)
+
+    def train() -> None:
+        for _ in range(EPOCHS):
+            for (x,) in infobatch.DataLoader(data, batch_size=10):
+                data.update(x)
+                optimizer.step()
+            other.step()
+
+    with pytest.raises(infobatch.InputError, match="nothing else may set it"):
+        train()
+
+
+def pruned_to_the_end() -> tuple[infobatch.InfoBatch, SGD]:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), 3, delta=1.0)
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    infobatch.pace(optimizer, data)
+    for _ in range(3):
+        for (x,) in infobatch.DataLoader(data, batch_size=10):
+            data.update(x)
+    assert optimizer.param_groups[0]["lr"] > 1.3
+    return data, optimizer
+
+
+def test_after_training_the_rate_is_plain_again() -> None:
+    data, optimizer = pruned_to_the_end()
+    assert len(data.history) == 3
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_a_rate_that_was_set_after_training_stays() -> None:
+    data, optimizer = pruned_to_the_end()
+    optimizer.param_groups[0]["lr"] = 0.01
+    assert len(data.history) == 3
+    assert optimizer.param_groups[0]["lr"] == 0.01
