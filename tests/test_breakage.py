@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 import weakref
 from pathlib import Path
@@ -289,3 +290,9 @@ def test_compiled_and_eager_updates_of_one_epoch_are_counted_together() -> None:
         update(some.float(), some)
     assert (train.epoch, len(train.history)) == (1, 1)
     assert torch.equal(train.scores, torch.arange(12.0))
+
+
+def test_a_loader_cannot_be_pickled_without_its_plan() -> None:
+    train = infobatch.InfoBatch(indices_as_data(8), 8)
+    with pytest.raises(infobatch.InputError, match="one owner of the plan"):
+        pickle.dumps(DataLoader(train, 4, sampler=train.sampler))

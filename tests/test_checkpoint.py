@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import argparse
 import os
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -165,3 +167,23 @@ def test_a_pipe_is_written_to_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
     os.utime(tmp_path / ".mine.pt.0.tmp", (0, 0))
     infobatch.save({"step": 2}, mine)
     assert (mine.stat().st_mode & 0o777, infobatch.load(mine)) == (0o600, {"step": 2})
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones(tmp_path: Path) -> None:
+    """A LambdaLR whose lambda uses numpy puts them into the optimizer, and torch would refuse to read them."""
+    groups = [{"betas": (np.float32(0.5), 0.9)}, {"step": np.int64(3)}]
+    state = {"lr": np.float64(0.5), "groups": groups, "w": torch.ones(2)}
+    infobatch.save(state, tmp_path / "last.pt")
+    loaded = infobatch.load(tmp_path / "last.pt")
+    assert same(loaded, {"lr": 0.5, "groups": [{"betas": (0.5, 0.9)}, {"step": 3}], "w": torch.ones(2)})
+    assert type(loaded["lr"]) is float
+    assert type(state["lr"]) is np.float64
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    infobatch.save(a_state(), tmp_path / "last.pt")
+    before = (tmp_path / "last.pt").read_bytes()
+    with pytest.raises(infobatch.InputError, match=r"argparse\.Namespace.*Nothing was written"):
+        infobatch.save({**a_state(), "args": argparse.Namespace(lr=1)}, tmp_path / "last.pt")
+    assert (tmp_path / "last.pt").read_bytes() == before
+    assert os.listdir(tmp_path) == ["last.pt"]

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import infobatch
+from infobatch import methods, variations
 
 Log = list[dict[str, Any]]
 
@@ -395,3 +396,13 @@ def test_a_place_that_is_none_is_refused(state: Any) -> None:
     for one in (train.sampler, infobatch.DataLoader(train, batch_size=4)):
         with pytest.raises(infobatch.StateError, match="where training was"):
             one.load_state_dict(state)
+
+
+@pytest.mark.parametrize("make", [methods.rcap, lambda labels: variations.class_floor(methods.infobatch(), labels)])
+def test_other_labels_are_another_method(make: Callable[[torch.Tensor], methods.Method]) -> None:
+    """Their settings alone would let one run go on with another's classes."""
+    labels, data = torch.arange(12) % 3, TensorDataset(torch.arange(12.0))
+    state = infobatch.Pruned(data, make(labels), 8).state_dict()
+    infobatch.Pruned(data, make(labels.clone()), 8).load_state_dict(state)
+    with pytest.raises(infobatch.StateError, match="with labels"):
+        infobatch.Pruned(data, make(labels.roll(1)), 8).load_state_dict(state)

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from .errors import StateError, message
+from .errors import InputError, StateError, message
 
 STALE = 3600.0  # seconds after which nobody is still writing a draft
 
@@ -39,13 +39,45 @@ class _Watched:
 
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one."""
+    """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one.
+
+    What ``load`` would refuse is refused here, while there is something to save; numbers of numpy become plain ones.
+    """
     with replacing(path) as file:
         watched = _Watched(file)
         try:
-            torch.save(state, cast(IO[bytes], watched))
+            torch.save(_plain(state), cast(IO[bytes], watched))
         except RuntimeError as error:
             raise (watched.error or error) from error
+        file.flush()
+        _check_readable(file.name)
+
+
+def _plain(value: Any) -> Any:
+    """The same with numpy's numbers as Python's: schedulers come by them, and ``load`` takes none."""
+    if isinstance(value, dict):
+        changed = {key: new for key, old in value.items() if (new := _plain(old)) is not old}
+        return {**value, **changed} if changed else value
+    if type(value) in (list, tuple):
+        items = [_plain(old) for old in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
+    number = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if number else value
+
+
+def _check_readable(written: Any) -> None:
+    """Torch tells since 2.6 what it would not read; a pipe cannot be looked at."""
+    tell = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    unread = tell(written) if tell is not None and os.path.isfile(written) else []
+    if unread:
+        raise InputError(
+            message(
+                "tensors, numbers and text in a checkpoint, and lists and dicts of them",
+                ", ".join(sorted(unread)),
+                "Nothing else is read back (weights_only): turn it into those, as vars(args) does. Nothing was "
+                "written.",
+            )
+        )
 
 
 @contextlib.contextmanager
@@ -110,6 +142,7 @@ def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
             message(
                 "a whole checkpoint written by infobatch.save or torch.save",
                 f"{os.fspath(path)}, which cannot be read ({type(error).__name__})",
-                "It is damaged or holds more than tensors and numbers; take an older one.",
+                "It is damaged, or holds more than tensors and numbers, which torch.load(path, weights_only=False) "
+                "reads; take an older one, or save those as plain values.",
             )
         ) from error

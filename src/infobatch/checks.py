@@ -101,9 +101,10 @@ def check_shardable(size: int, method: str, by_cuts: bool) -> None:
 
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.ndim == 1 and loss.dtype in DTYPES and loss.shape[0] > 0:
-        if not loss.is_meta:
+        if not loss.is_meta and loss.layout is torch.strided:
             return
-        raise InputError(message("losses with values", "losses on meta", "Move the model to a device first."))
+        got = "losses on meta" if loss.is_meta else f"losses as {loss.layout}"
+        raise InputError(message("losses with values", got, "Move the model to a device; make them dense."))
     remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
     if not isinstance(loss, Tensor):
         remedy = "Pass the criterion's tensor as it is."

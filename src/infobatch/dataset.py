@@ -307,7 +307,7 @@ class Pruned(View):
         self._course.leave_out_doubtful()
         return state_of(
             self._course,
-            method=repr(self.method),
+            method=self.method.terms,
             compensate=self.compensate,
             num_epochs=self.num_epochs,
             seed=self.seed,
@@ -322,7 +322,7 @@ class Pruned(View):
         """
         if get_worker_info() is not None:
             return
-        parts = checked(self._course, state, repr(self.method), self._compensate)
+        parts = checked(self._course, state, self.method.terms, self._compensate)
         first = parts[0]
         self._course.restart(first["epoch"])
         self.seed, self._compensate = first["seed"], first["compensate"]
@@ -370,7 +370,7 @@ class Pruned(View):
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
         ranks = find(self.group)
         terms = {
-            "method": repr(self.method),
+            "method": self.method.terms,
             "num_epochs": self.num_epochs,
             "seed": self.seed,
             "compensate": self.compensate,

@@ -44,6 +44,13 @@ class Method:
     """What is done to each pruned plan, (plan, generator) -> Plan: weights for those left out, then guards."""
     size: int | None = None
     """How many samples it is for, where it was given their labels or places."""
+    labels: str = ""
+    """A mark of the labels it was given, if any."""
+
+    @property
+    def terms(self) -> str:
+        """What training agreed on: no run goes on with another one, and no rank has one of its own."""
+        return f"{self!r} with labels {self.labels}" if self.labels else repr(self)
 
     def check(self, num_epochs: int) -> None:
         """An InputError where it cannot do what it promises in so many epochs."""

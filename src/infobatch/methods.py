@@ -28,7 +28,7 @@ from .method import method_of
 from .plan import Plan
 from .policies import MOST, Policy, Rounding
 from .schedules import Moment, Schedule, after, all_of, until
-from .values import count, labels_of, number, part, ratio_of, share_of
+from .values import count, labels_of, mark_of, mark_of_labels, number, part, ratio_of, share_of
 
 
 def infobatch(
@@ -234,7 +234,8 @@ def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Met
     if temperature <= 0:
         raise InputError(message("a temperature above 0", repr(temperature), "1 is the default."))
     policy = partial(choices.by_class, ratio=ratio, labels=labels, temperature=temperature)
-    return replace(_rival("rcap", {"ratio": ratio, "temperature": temperature}, policy), size=len(labels))
+    made = _rival("rcap", {"ratio": ratio, "temperature": temperature}, policy)
+    return replace(made, size=len(labels), labels=mark_of_labels(labels))
 
 
 def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
@@ -263,9 +264,8 @@ def static(selection: Any) -> Method:
     The ``mark`` tells it from others, so that no run goes on with another one, and no rank has one of its own.
     """
     indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
-    mixed = (indices * 0x2545F4914F6CDD1D) ^ (weights.float().view(torch.int32).long() * 0x369DEA0F31A53F85)
-    mark = (int(mixed.sum()) >> 32) % 2**32
-    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices), "mark": f"{mark:08x}"}
+    mark = mark_of(indices, weights.float().view(torch.int32).long())
+    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices), "mark": mark}
     policy = partial(choices.static, indices=indices, weights=weights)
     return Method("static", settings, policy, until(1.0), unbiased=False, size=selection.size)
 

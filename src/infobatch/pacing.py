@@ -54,10 +54,11 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after, and ``step`` need not be called. Each optimizer of a training wants a ``pace`` of its own. From here on the learning rate grows in pruned epochs and not the
-    loss, and nothing else may set it. That needs a rate with room above it: where it has none, ``compensate="none"``
-    lets nothing grow, and with ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked
-    after then.
+    looked after, and ``step`` need not be called. Each optimizer of a training wants a ``pace`` of its own.
+
+    From here on the learning rate grows in pruned epochs and not the loss, and nothing else may set it. That needs a
+    rate with room above it: where it has none, ``compensate="none"`` lets nothing grow, and with
+    ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked after then.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))

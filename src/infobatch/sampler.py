@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .asking import asking_loader
-from .errors import StateError, message
+from .errors import InputError, StateError, message
 from .ledger import Pass
 
 
@@ -36,6 +36,10 @@ class PlanSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self._length()
+
+    def __reduce__(self) -> NoReturn:
+        remedy = "Make the loader where it is used, from a data set that has loaded the state_dict() of this one."
+        raise InputError(message("one owner of the plan", "a copy of its sampler, or of a loader with it", remedy))
 
     def state_dict(self) -> dict[str, Any]:
         """For loaders that save their sampler's state: where training is, to be checked on the way back.

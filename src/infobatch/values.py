@@ -52,6 +52,16 @@ def labels_of(given: Any) -> Tensor:
     return places
 
 
+def mark_of(places: Tensor, values: Tensor) -> str:
+    """Eight letters that tell these values at these places from others."""
+    mixed = (places * 0x2545F4914F6CDD1D) ^ (values * 0x369DEA0F31A53F85)
+    return f"{(int(mixed.sum()) >> 32) % 2**32:08x}"
+
+
+def mark_of_labels(labels: Tensor) -> str:
+    return mark_of(torch.arange(len(labels), device=labels.device), labels + 1)
+
+
 def number(name: str, value: float, remedy: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InputError(message(f"{name} as a number", repr(value), remedy))

@@ -20,7 +20,7 @@ from .method import Method, method_of
 from .plan import Plan
 from .policies import Policy
 from .schedules import Moment, all_of, until
-from .values import count, labels_of, part, share_of
+from .values import count, labels_of, mark_of_labels, part, share_of
 
 
 def unbiased(method: Method, floor: float = 0.25) -> Method:
@@ -95,6 +95,7 @@ def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
         settings={**method.settings, "class_floor": floor},
         around=(*around, partial(_with_floor, labels=labels, floor=floor)),
         size=len(labels),
+        labels=" and ".join(filter(None, (method.labels, mark_of_labels(labels)))),
     )
 
 
