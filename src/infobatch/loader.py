@@ -11,6 +11,7 @@ import torch.utils.data
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from .checks import is_count
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
@@ -106,7 +107,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "The plan says who comes and is shuffled already; a batch_sampler may stand around it.",
                 )
             )
-        if isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 0:
+        if not is_count(lookahead, 0):
             raise InputError(message("lookahead as a number of batches", repr(lookahead), "0 for an ordinary loop."))
         self.lookahead = lookahead
         auto = batch_size is not None or batch_sampler is not None

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import is_count, kind
 from ..errors import InputError, message
 from ..method import Method
 from ..methods import METHODS
@@ -84,7 +85,7 @@ def estimate(
         ("epochs", num_epochs, logged, "So many are in the log; leave it out for exactly those."),
         ("seeds", seeds, 1, "Each is a draw of every method."),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_count(value, least):
             raise InputError(message(f"a whole number of {name} from {least} on", repr(value), remedy))
     if methods is None:
         passed_over = left_out(num_epochs)
@@ -407,8 +408,7 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
 def _check_table(losses: Any, name: str) -> None:
     floating = isinstance(losses, Tensor) and losses.is_floating_point()
     if not floating or losses.ndim != 2 or 0 in losses.shape:
-        got = f"{losses.dtype} of shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise InputError(message(f"{name} as a matrix [epochs, samples]", got, "One row an epoch."))
+        raise InputError(message(f"{name} as a matrix [epochs, samples]", kind(losses), "One row an epoch."))
     epochs, samples = losses.shape
     if epochs > samples and epochs >= 1000:
         raise InputError(message(f"{name} as [epochs, samples]", f"[{epochs}, {samples}]", "Transpose it."))

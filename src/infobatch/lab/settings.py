@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import methods, variations
+from ..checks import is_number
 from ..dataset import Compensate
 from ..errors import InputError, message
 from ..method import Method
@@ -302,7 +303,7 @@ def _check(settings: Settings) -> None:
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
     for share in settings.milestones:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        if not is_number(share) or not 0 <= share <= 1:
             raise InputError(message("milestones in [0, 1]", repr(share), "They are shares of the run."))
     if settings.nesterov and settings.optimizer == "sgd" and not settings.momentum:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
