@@ -430,7 +430,7 @@ class Pruned(View):
         return 1.0 if self.compensate == "loss" else plan.kept / plan.weight_sum
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
-        """Whether the caller may name these samples."""
+        """The weights of samples that the caller names; an error where they cannot be named."""
         checks.check_indices(indices, loss)
         last = self._course.last
         if last is not None and last.taken:

@@ -14,7 +14,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .checks import is_count
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
-from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
+from .ledger import STEPPED, Pass
 from .plan import generator_for
 from .views import Fetched
 
@@ -198,9 +198,7 @@ class Delivery:
                 )
             )
         if run is not self._data._course.last:
-            raise MisalignedError(
-                message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
-            )
+            raise MisalignedError(STEPPED)
         if carried.indices is None:  # batch_size=None, or a data set whose __getitems__ makes no list: in order
             run.deliver(run.latest())
         else:
