@@ -13,7 +13,8 @@ import math
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,11 @@ KINDS = ("start", "epoch", "samples", "pause", "resume", "end")
 DAMAGED = "damaged"
 
 Fact = dict[str, Any]
+
+
+def now() -> str:
+    """The time of a fact."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,9 +225,9 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
             del run.epochs[epoch:]  # a run resumed from an older checkpoint goes over some epochs again
             run.epochs.append(fact)
         elif kind == "samples":
-            object.__setattr__(run, "samples", fact)
+            run = replace(run, samples=fact)
         elif kind == "end":
-            object.__setattr__(run, "end", fact)
+            run = replace(run, end=fact)
     if run is not None:
         yield run
 
