@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -277,11 +277,11 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."
 
 
-_CHOICES = {
+_CHOICES: dict[str, tuple[str, ...]] = {
     "compensate": ("auto", *GROWTHS),
-    "schedule": ("onecycle", "cosine", "step", "constant"),
-    "amp": ("none", "bf16", "fp16"),
-    "feed": ("auto", "resident", "loader"),
+    "schedule": get_args(Schedule),
+    "amp": get_args(Amp),
+    "feed": get_args(Feed),
 }
 MOST, MANY = 1_000_000_000, 1_000_000
 _AT_MOST = {"seed": 2**63 - 1, "threads": 1024, "workers": 1024}
