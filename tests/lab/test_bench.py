@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,6 @@ from infobatch.lab.bench import (
     compare_into,
     equal_steps,
     folder_of,
-    interruptible,
     never,
     plan_comparison,
     train_one,
@@ -415,44 +412,3 @@ def test_a_begun_comparison_with_runs_is_not_undone(task: Task, tmp_path: Path) 
     next(compare_into(tmp_path / "new", series, task=task))
     series.undo(tmp_path / "new")
     assert Series.load(tmp_path / "new") == series
-
-
-# ---- stopping --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_leaves_the_second_to_the_system(number: int) -> None:
-    """What the second one does is seen in a process of its own, in test_cli.py."""
-    before, asked = signal.getsignal(number), []
-    with interruptible(lambda: asked.append(1)) as stop:
-        assert not stop()
-        os.kill(os.getpid(), number)
-        assert stop()
-        assert asked == [1]
-        assert signal.getsignal(number) is signal.SIG_DFL
-    assert signal.getsignal(number) is before
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_worker_of_the_loader_is_not_stopped() -> None:
-    asked: list[int] = []
-    with interruptible(lambda: asked.append(1)) as stop:
-        child = os.fork()
-        if not child:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            os._exit(len(asked) + stop())
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_in_another_thread_signals_stay_as_they_are() -> None:
-    before, seen = signal.getsignal(signal.SIGINT), []
-
-    def work() -> None:
-        with interruptible() as stop:
-            seen.append((stop(), signal.getsignal(signal.SIGINT)))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [(False, before)]

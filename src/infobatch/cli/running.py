@@ -22,8 +22,8 @@ from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
 from ..lab.records import Run, label, line, read
 from ..lab.settings import HARDWARE, Settings
+from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task
-from ..lab.training import Stop
 from . import tables
 from .options import (
     WHOLE,
@@ -358,7 +358,7 @@ def _stoppable() -> AbstractContextManager[Stop]:
     text = b"\nStopping after this batch, with a checkpoint. Once more to end at once.\n"
     if sys.stderr.isatty():
         text = b"\x1b[?25h" + text  # bars hide the cursor, and nobody could bring it back after the second time
-    return bench.interruptible(lambda: os.write(2, text))  # not by print: one may be under way
+    return interruptible(lambda: os.write(2, text))  # not by print: one may be under way
 
 
 def _paused(command: str, plain: dict[str, Any] | None) -> Answer:
