@@ -354,7 +354,7 @@ def reproduce_into(
     watch: Watch | None = None,
 ) -> Iterator[Run]:
     """The runs of a recipe, as ``compare_into``. Those that are there already are read."""
-    from .recipes import run_name
+    from .recipes import run_name  # here: with Python 3.10 it wants tomli, which the rest of the bench does not
 
     tasks: dict[tuple[str, str], Task] = {}
     for cell, settings in todo:
