@@ -177,11 +177,11 @@ def _begun(run: Run) -> tuple[int, str, str]:
     return run.settings.seed, str(run.start.get("time") or ""), run.name
 
 
-def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
+def partner_of(runs: Iterable[Run]) -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
-    sets = group(runs, baseline)
+    sets = group(runs)
     good = {name: _usable(name, members)[0] for name, members in sets.items()}
-    return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
+    return lambda run: _by_seed(good.get(_baseline_of(run, sets, "full"), []))(run)
 
 
 def _verdict(
