@@ -51,7 +51,14 @@ class FullView(View):
         super().__init__(dataset)
         self.sampler: Sampler[int] = RandomSampler(dataset, generator=generator_for(seed, -1, torch.device("cpu")))
 
-    def update(self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None) -> Tensor:
-        del indices, score
+    def update(
+        self,
+        loss: Tensor,
+        indices: Tensor | None = None,
+        *,
+        score: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> Tensor:
+        del indices, score, confidence
         check_loss(loss)
         return loss.mean()

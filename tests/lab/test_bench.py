@@ -211,8 +211,8 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(task: Task, tmp_path: Pat
 
 def test_other_settings_are_refused_and_other_hardware_is_not(task: Task, tmp_path: Path) -> None:
     train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
-    with pytest.raises(InputError, match=r"lr 0\.05, not 0\.1"):
-        train_one(QUICK.but(lr=0.1), tmp_path / "run", task=task, resume=True)
+    with pytest.raises(InputError, match=r"others: it has lr 0\.05, not 0\.1\. "):
+        train_one(QUICK.but(lr=0.1, feed="loader"), tmp_path / "run", task=task, resume=True)
     done = train_one(QUICK.but(feed="loader", data="elsewhere"), tmp_path / "run", task=task, resume=True)
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
 

@@ -152,7 +152,8 @@ def _known(folder: Path) -> Run | None:
 def _same(settings: Settings, task: Task, known: Run, folder: Path) -> None:
     theirs, mine = known.settings.plain(), settings.plain()
     if not settings.resumes(theirs):
-        other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in mine if theirs[key] != mine[key]]
+        told = [key for key in mine if key not in HARDWARE and theirs[key] != mine[key]]
+        other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in told]
         raise InputError(
             message(
                 f"the settings that {folder} was begun with (but for {', '.join(HARDWARE)})",

@@ -199,8 +199,10 @@ class _Table:
         return value
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
+        if key in self.values:
+            return self.take(key, kind)
         self.known.append(key)
-        return self.take(key, kind) if key in self.values else None
+        return None
 
     def table(self, key: str) -> _Table:
         return _Table(self.take(key, dict, {}), f"{self.where}, {key}")
