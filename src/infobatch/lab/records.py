@@ -13,7 +13,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -224,10 +224,8 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
                 raise _damaged(path, number, f"has epoch {epoch!r} after {known} epochs")
             del run.epochs[epoch:]  # a run resumed from an older checkpoint goes over some epochs again
             run.epochs.append(fact)
-        elif kind == "samples":
-            run = replace(run, samples=fact)
-        elif kind == "end":
-            run = replace(run, end=fact)
+        elif kind in ("samples", "end"):
+            object.__setattr__(run, kind, fact)  # a copy would have to read its settings once more
     if run is not None:
         yield run
 
