@@ -74,9 +74,9 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int
     return statistics.median(a / b for a, b in pairs)
 
 
-def scored(size: int, num_epochs: int = 100) -> InfoBatch:
+def scored(size: int) -> InfoBatch:
     """InfoBatch at epoch 1, with log-normal scores."""
-    train_data = InfoBatch(range(size), num_epochs)
+    train_data = InfoBatch(range(size), 100)
     state = train_data.state_dict()
     state["epoch"] = 1
     state["scores"].log_normal_(generator=torch.Generator().manual_seed(0))

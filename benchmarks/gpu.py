@@ -15,70 +15,27 @@ import argparse
 import json
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import infobatch
+from infobatch.lab.measures import in_turns
+from infobatch.lab.nets import Basic, resnet
 from infobatch.scorebook import ScoreBook
 
 
-class Block(nn.Module):
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outer)
-        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outer)
-        same = stride == 1 and inner == outer
-        self.short = nn.Identity() if same else nn.Sequential(
-            nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
-        )  # fmt: skip
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.short(x))
-
-
-def resnet18(width: int, classes: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    inner = width
-    for stage in range(4):
-        for depth in range(2):
-            layers.append(Block(inner, width * 2**stage, 2 if stage and not depth else 1))
-            inner = width * 2**stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, classes))
-
-
-class Timer:
-    def __init__(self, device: torch.device) -> None:
-        self.sync: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-
-    def __call__(self, work: Callable[[], Any]) -> float:
-        self.sync()
-        start = time.perf_counter()
-        work()
-        self.sync()
-        return time.perf_counter() - start
-
-
-def interleaved(timer: Timer, works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns so that a slow spell hits all alike."""
-    for work in works.values():
-        work()
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(timer(work))
-    return {name: statistics.median(values) for name, values in times.items()}
+def waiting(device: torch.device) -> Callable[[], Any]:
+    """What returns once the device is through with what it was given."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
@@ -92,20 +49,28 @@ def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
         book.begin(method.draw(book, moment, 0))
 
     works = {"plan": plan, "randperm": lambda: torch.randperm(size, device=device)}
-    return interleaved(Timer(device), works, rounds)
+    return in_turns(works, rounds, perf_counter, waiting(device))
 
 
 def turning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
     """From one epoch to the next as a loop meets it: its plan, and at its end the losses that become scores."""
     train = fresh_set(size, 2 * rounds)
     train.to(device)
-    timer = Timer(device)
+    wait = waiting(device)
+
+    def seconds(work: Callable[[], Any]) -> float:
+        wait()
+        start = perf_counter()
+        work()
+        wait()
+        return perf_counter() - start
+
     times: dict[str, list[float]] = {"plan": [], "close": []}
     for _ in range(rounds):
-        times["plan"].append(timer(train.plan))
+        times["plan"].append(seconds(train.plan))
         indices = train.plan().indices
         train.update(torch.rand(len(indices), device=device), indices)
-        times["close"].append(timer(lambda: train.history))
+        times["close"].append(seconds(lambda: train.history))
     return {name: statistics.median(values[3:]) for name, values in times.items()}
 
 
@@ -209,7 +174,8 @@ def captured(device: torch.device) -> str:
 def share_of_step(device: torch.device, batch: int, width: int, rounds: int, steps: int) -> dict[str, float]:
     """A ResNet-18 step with `update` against the same step with `loss.mean()`; eager, and as one CUDA graph."""
     torch.backends.cudnn.benchmark = True
-    model = resnet18(width, 100).to(device, memory_format=torch.channels_last)
+    model = resnet((3, 32, 32), 100, block=Basic, depths=(2, 2, 2, 2), width=width)
+    model = model.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images = torch.randn(batch, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(100, (batch,), device=device)
@@ -238,7 +204,7 @@ def share_of_step(device: torch.device, batch: int, width: int, rounds: int, ste
             with torch.cuda.graph(graph):
                 body(pruned)
             works[f"graph {name}"] = lambda graph=graph: [graph.replay() for _ in range(steps)]
-    medians = interleaved(Timer(device), works, rounds)
+    medians = in_turns(works, rounds, perf_counter, waiting(device))
     return {name: seconds / steps for name, seconds in medians.items()}
 
 

@@ -11,7 +11,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import socket
 import tempfile
 from collections import deque
@@ -30,6 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from infobatch import Pruned, methods
+from infobatch.lab.measures import processor
 from infobatch.sharding import ShardBook
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
@@ -149,11 +149,6 @@ def main() -> None:
         sizes = [f"{value:.1f}" for value in (one.tensors, one.held, one.peak)]
         table.add_row(f"{one.size / 1e6:g}M", str(one.ranks), *seconds, *sizes, f"{one.walk_1m_s:.2f}")
     Console().print(table)
-
-
-def processor() -> str:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return names[0].split(":")[1].strip() if names else platform.machine()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
+from infobatch.lab.measures import processor
 from infobatch.selection import SELECTORS, Evidence
 
 LIMITED = ("k_center", "herding", "facility_location", "graph_cut")
@@ -85,7 +86,7 @@ def measured(options: argparse.Namespace) -> Row:
     before, start, cpu = peak(device), perf_counter(), process_time()
     choose(known, options.share, balanced=options.balanced)
     seconds, cpu = perf_counter() - start, process_time() - cpu
-    name = torch.cuda.get_device_name() if device.type == "cuda" else processor()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{processor()}, {os.cpu_count()} cores"
     return Row(
         options.one,
         options.data,
@@ -106,11 +107,6 @@ def row(name: str, data: str, arguments: list[str]) -> Row:
     command = [sys.executable, __file__, *arguments, "--one", name, "--data", data]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Row(**json.loads(answer.stdout))
-
-
-def processor() -> str:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return f"{names[0].split(':')[1].strip() if names else 'CPU'}, {os.cpu_count()} cores"
 
 
 def main() -> None:

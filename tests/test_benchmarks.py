@@ -27,3 +27,18 @@ def test_quick_scale_prints_a_line_a_row():
     assert [row["ranks"] for row in rows] == [1, 2]
     assert all(row["plan_by_mean_s"] > 0 and row["walk_1m_s"] > 0 for row in rows)
     assert all(row["tensors"] < 9.1 for row in rows)  # bytes do not depend on the machine
+
+
+def test_the_gpu_benchmark_is_rehearsed_without_one():
+    command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--tiny", "--json"]
+    answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+    whats = [json.loads(line)["what"] for line in answer.stdout.splitlines()]
+    for start in (
+        "planning an epoch",
+        "from one epoch",
+        "update() with",
+        "update() inside",
+        "ResNet-18",
+        "what update()",
+    ):
+        assert any(what.startswith(start) for what in whats), start

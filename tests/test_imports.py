@@ -18,9 +18,10 @@ PACKAGE = Path(infobatch.__file__).parent
 # Each line may import from the lines above it, and from nothing below or beside it.
 LAYERS = [
     ["errors", "reference", "order", "cards", "asking"],
+    ["checks"],
     ["plan", "schedules", "distributed", "memory", "values"],
     ["scorebook", "telemetry", "checkpoint", "choices"],
-    ["policies", "checks", "walk"],
+    ["policies", "walk"],
     ["ledger", "method", "state_checks"],
     ["sampler", "methods", "variations", "views"],
     ["sharding", "looking"],

@@ -40,6 +40,8 @@ from infobatch.values import labels_of
         (lambda: methods.ucb(c="x"), "c as a number"),
         (lambda: methods.ucb(c=math.nan), "c as a number"),
         (lambda: methods.ies(math.inf), "bound"),
+        (lambda: methods.ies(10**400), "bound"),
+        (lambda: methods.ucb(c=10**400), "c as a number"),
         (lambda: methods.kakurenbo(steps=(2.0, 1.0), at=(0.5,)), "steps"),
         (lambda: methods.kakurenbo(steps=1.0), "steps as a tuple"),
         (lambda: methods.kakurenbo(at=(0.6, 0.3, 0.8)), "rising order"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -72,6 +73,12 @@ def test_the_full_view_shows_everything_and_records_nothing() -> None:
         assert sorted(seen) == list(range(30))
     assert torch.equal(train_data.scores, scores)
     assert (train_data.epoch, train_data.plan().kept) == (epoch, kept)
+
+
+def test_the_full_view_takes_what_an_update_takes() -> None:
+    """So that a loop runs unchanged, whatever its method wants to be told."""
+    there, here = (list(inspect.signature(kind.update).parameters.values()) for kind in (infobatch.Pruned, FullView))
+    assert there == here
 
 
 def test_the_full_view_refuses_what_training_would() -> None:

@@ -21,13 +21,13 @@ _RANK, _DRAW, _SORT = "O(N): a k-th value and a draw", "O(N): a draw", "O(N log 
 _WINDOW = "O(JN): J epochs' spread, a k-th value and a draw"
 _ONES = "all 1"
 CARDS: dict[str, Card] = {
-    "full": Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"),
+    "full": Card("baseline", "nobody: the baseline, through the same code", "none", _ONES, "nothing"),
     "infobatch": Card("the paper, eq. 3", "a share `ratio` of the samples with a loss below the mean"),
     "tiers": Card("the papers", "75 % of the lowest fifth, 50 % from there up to the mean", _RANK),
     "author_tiers": Card("the author's script", "75 % below the 20th percentile, 50 % up to the 85th", _RANK),
     "above_mean": Card("the paper, Table 5", "a share of those above the mean: the paper's opposite"),
     "random": Card("the paper, Table 5", "anyone: the control to compare with", _DRAW),
-    "random_star": Card("the paper, Table 1", "anyone, from the first epoch to the last", _DRAW, "all 1", "nothing"),
+    "random_star": Card("the paper, Table 1", "anyone, from the first epoch to the last", _DRAW, _ONES, "nothing"),
     "saving": Card("this package", "as many as it takes to save 40 % of the whole run", _RANK),
     "rising": Card("this package", "each with a chance that falls as its loss rises, a share `ratio` in all", _SORT),
     "epsilon_greedy": Card("Raju et al. 2021", "the lowest average losses, but for a tenth by lot", _RANK, _ONES),

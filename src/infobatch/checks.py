@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sized
 from typing import Any, Protocol
 
@@ -217,7 +218,14 @@ def kind(value: Any) -> str:
 
 
 def is_count(value: Any, least: int) -> bool:
+    """A whole number of at least ``least``; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: Any) -> bool:
+    """A finite number that a float can hold; True and False are none."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and abs(value) <= sys.float_info.max
 
 
 def stranger(epoch: int) -> str:

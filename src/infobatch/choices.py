@@ -126,6 +126,12 @@ def scaled_to(sizes: Tensor, total: float, floor: float) -> Tensor:
     return (sizes * _rounded(scale)).clamp(floor, 1.0)
 
 
+def _rising(chances: Tensor, generator: torch.Generator) -> Tensor:
+    """The order in which they rise, equals by lot."""
+    lot = torch.randperm(len(chances), generator=generator, device=generator.device)
+    return lot[chances[lot].argsort()]
+
+
 def _rounded(number: float) -> float:
     """To ten digits: the last of a sum depend on the number of threads."""
     return float(f"{number:.9e}")
@@ -155,8 +161,7 @@ def rising(
         sizes = torch.ones_like(sizes)
     chances = scaled_to(sizes, stay, floor)
     members = known.nonzero().squeeze(1)
-    lot = torch.randperm(count, generator=generator, device=generator.device)
-    order = lot[chances[lot].argsort()]  # equals in random order
+    order = _rising(chances, generator)
     chosen = members[order[draw(chances[order], generator)]]
     table = (~known).double()
     weight = torch.zeros_like(table)
@@ -204,11 +209,10 @@ def _still(book: Book, moment: Moment, every: int) -> Tensor | None:
 
 def least_uncertain_go(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, length: int) -> Plan:
     """Dynamic uncertainty: the spread of the right class's probability over the last epochs; the lowest go."""
-    newest, spread = book.memory["p0"], torch.zeros_like(book.scores)
     past = [book.memory[f"p{at}"] for at in range(length)]
-    mean = (
-        sum((each - newest for each in past), spread) / length
-    )  # from the newest on: what stood still has exactly 0
+    newest, spread = past[0], torch.zeros_like(book.scores)
+    # counted from the newest on, so that what stood still has exactly 0
+    mean = sum((each - newest for each in past), spread) / length
     for each in past:
         spread += (each - newest - mean).square()
     return plan_of(keep_highest(spread, ratio, generator), moment.epoch, generator)
@@ -312,12 +316,16 @@ def by_class(
     wish = (total / count.clamp(min=1) * sizes / book.size).sqrt()
     left = max(budget(book.size, ratio) - int(unknown.sum()), 0)
     quota = shares(wish.tolist(), count.tolist(), left, generator)
-    # A key of value/b plus Gumbel noise: the highest keys are a draw without replacement ~ softmax(value/b).
     known = known[torch.randperm(len(known), generator=generator, device=known.device)]
-    noise = torch.rand(len(known), generator=generator, device=losses.device, dtype=torch.float64)
-    key = losses[known] / temperature - (-noise.clamp(1e-12, 1 - 1e-12).log()).log()
+    key = losses[known] / temperature + _gumbel(len(known), generator)
     lucky = first_of_each(known[key.argsort(descending=True)], labels, quota)
     return plan_of(unknown.index_fill(0, lucky, True), moment.epoch, generator)
+
+
+def _gumbel(count: int, generator: torch.Generator) -> Tensor:
+    """Noise that makes a draw of a ranking: the highest v + noise are one without replacement ~ softmax(v)."""
+    noise = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    return -(-noise.clamp(1e-12, 1 - 1e-12).log()).log()
 
 
 def sums(labels: Tensor, values: Tensor, classes: int) -> Tensor:
@@ -366,9 +374,7 @@ def shares(wishes: Sequence[float], limits: Sequence[int], total: int, generator
 
 def by_weight(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
     """ESWP: a draw without replacement in proportion to the evolved weight."""
-    weight = book.memory["weight"]
-    noise = torch.rand(book.size, generator=generator, device=weight.device, dtype=torch.float64)
-    key = weight.double().clamp(min=1e-30).log() - (-noise.clamp(1e-12, 1 - 1e-12).log()).log()
+    key = book.memory["weight"].double().clamp(min=1e-30).log() + _gumbel(book.size, generator)
     return plan_of(keep_highest(key, ratio, generator), moment.epoch, generator)
 
 
@@ -434,8 +440,7 @@ def _by_lot(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], gener
     many = [max(*each) for each in zip(least, shares(usual, sizes.tolist(), plan.kept, generator), strict=True)]
     number = torch.tensor(many, device=labels.device)
     chances = scaled_in_classes(chances, labels, number)
-    lot = torch.randperm(len(labels), generator=generator, device=generator.device)
-    order = lot[chances[lot].argsort()]  # equals in random order
+    order = _rising(chances, generator)
     order = order[labels[order].argsort(stable=True)]
     chosen = order[_systematic(_whole(chances[order]), sizes, number, generator)]
     table = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])

@@ -304,8 +304,7 @@ class Course:
             warn(f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits")
 
     def _next(self, run: Pass | None) -> None:
-        self.epoch, self.plan, self.before, self.named, self.idle = self.epoch + 1, None, 0, 0, 0
-        self.begun = False
+        self._stand_before(self.epoch + 1)
         self.book.recorded.zero_()
         if run is not None:
             run.walk.release()
@@ -314,8 +313,12 @@ class Course:
         """Go on from here, whatever ran."""
         if self.last is not None:
             self.last.supersede()
-        self.epoch, self.plan, self.last, self.before, self.named, self.idle = epoch, None, None, 0, 0, 0
-        self.begun, self.ranks = False, None
+        self._stand_before(epoch)
+        self.last = self.ranks = None
+
+    def _stand_before(self, epoch: int) -> None:
+        self.epoch, self.plan, self.begun = epoch, None, False
+        self.before = self.named = self.idle = 0
 
     def to(self, device: torch.device) -> None:
         self.book.to(device)

@@ -66,15 +66,7 @@ class Pruned(View):
         if compensate not in ("auto", *GROWTHS):
             remedy = "See infobatch.pace for what grows."
             raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(compensate), remedy))
-        if hasattr(method, "indices") and hasattr(method, "weights"):
-            checks.check_selection(method, len(dataset))
-            method = methods.static(method)
-        if not isinstance(method, Method):
-            raise InputError(
-                message("a method", repr(method), "Take one from infobatch.methods, as methods.infobatch().")
-            )
-        checks.check_size(method.size, len(dataset), repr(method))
-        method.check(num_epochs)
+        method = _fitting(method, len(dataset), num_epochs)
         if not isinstance(shard_scores, bool):
             raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
         if shard_scores:
@@ -435,7 +427,7 @@ class Pruned(View):
         return 1.0 if self.compensate == "loss" else plan.kept / plan.weight_sum
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
-        """Whether the caller may name these samples."""
+        """The weights of samples that the caller names; an error where they cannot be named."""
         checks.check_indices(indices, loss)
         last = self._course.last
         if last is not None and last.taken:
@@ -464,6 +456,18 @@ class Pruned(View):
     def __repr__(self) -> str:
         about = f"{len(self)} samples, epoch {self._course.epoch} of {self.num_epochs}"
         return f"{type(self).__name__}({self.method!r}, {about})"
+
+
+def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
+    """The method, or a selection in its place, if it can do what it promises for so many samples and epochs."""
+    if hasattr(given, "indices") and hasattr(given, "weights"):
+        checks.check_selection(given, size)
+        given = methods.static(given)
+    if not isinstance(given, Method):
+        raise InputError(message("a method", repr(given), "Take one from infobatch.methods, as methods.infobatch()."))
+    checks.check_size(given.size, size, repr(given))
+    given.check(num_epochs)
+    return given
 
 
 def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from .walk import Walk, Where
 
 ONE_ITERATOR = "one open iterator over the training data"
 ONE_ITERATOR_REMEDY = "Finish a pass before you begin the next; for passes that are no training use .full()."
+STEPPED = message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
 
 
 class Pass:
@@ -85,11 +86,7 @@ class Pass:
                 self._hand = iter(self._chunk)
                 yield self._hand
                 if self.superseded:
-                    raise MisalignedError(
-                        message(
-                            ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY
-                        )
-                    )
+                    raise MisalignedError(STEPPED)
             self._walked = True
         finally:
             self.closed = True

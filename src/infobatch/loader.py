@@ -11,9 +11,10 @@ import torch.utils.data
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from .checks import is_count
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
-from .ledger import ONE_ITERATOR, ONE_ITERATOR_REMEDY, Pass
+from .ledger import STEPPED, Pass
 from .plan import generator_for
 from .views import Fetched
 
@@ -106,7 +107,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "The plan says who comes and is shuffled already; a batch_sampler may stand around it.",
                 )
             )
-        if isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 0:
+        if not is_count(lookahead, 0):
             raise InputError(message("lookahead as a number of batches", repr(lookahead), "0 for an ordinary loop."))
         self.lookahead = lookahead
         auto = batch_size is not None or batch_sampler is not None
@@ -197,9 +198,7 @@ class Delivery:
                 )
             )
         if run is not self._data._course.last:
-            raise MisalignedError(
-                message(ONE_ITERATOR, "a step of an older one after a newer one had begun", ONE_ITERATOR_REMEDY)
-            )
+            raise MisalignedError(STEPPED)
         if carried.indices is None:  # batch_size=None, or a data set whose __getitems__ makes no list: in order
             run.deliver(run.latest())
         else:

@@ -9,7 +9,6 @@ infobatch(ratio=0.5, delta=0.875)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from . import choices, memory, policies
+from .checks import is_number
 from .choices import Book, Seen
 from .errors import InputError, message
 from .memory import Memory
@@ -120,7 +120,7 @@ def rising(
 ) -> Method:
     """Our own: keep with a chance ~ H**power, at least ``floor``; exactly (1-ratio)N a pruned epoch; weights 1/p."""
     ratio, floor = ratio_of(ratio), share_of("floor", floor)
-    if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 4:
+    if not is_number(power) or not 0 <= power <= 4:
         raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
     if Fraction(repr(floor)) + Fraction(repr(ratio)) > 1:
         remedy = "No chance is below the floor, so no fewer than that share stay: lower floor or ratio."
@@ -205,7 +205,7 @@ def ies(bound: float = 1e-3) -> Method:
 
     Each epoch ends with a look at the resting (``hidden``, ``observe``), or they would rest for ever.
     """
-    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 < bound < math.inf:
+    if not is_number(bound) or bound <= 0:
         raise InputError(
             message("a bound above 0", repr(bound), "The source has 1e-3 on CIFAR-10, 2e-3 on CIFAR-100.")
         )

@@ -54,9 +54,10 @@ def blocks(size: int, key: int, length: int = 1 << 16) -> Iterator[Tensor]:
         yield number[number < size]
 
 
-def _keys(key: int, count: int = 6) -> list[int]:
+def _keys(key: int) -> list[int]:
+    """One a round."""
     generator = torch.Generator().manual_seed(key)
-    drawn: list[int] = torch.randint(1 << 62, (count,), generator=generator).tolist()
+    drawn: list[int] = torch.randint(1 << 62, (6,), generator=generator).tolist()
     return [value | 1 for value in drawn]
 
 

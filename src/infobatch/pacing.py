@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from .checks import is_count
 from .dataset import Pruned
 from .distributed import find
 from .errors import InputError, StateError, message, warn
@@ -86,9 +87,7 @@ class Paced:
         _check(scheduled, train_data)
         self.scheduler = None if isinstance(scheduled, Optimizer) else scheduled
         self.optimizer: Optimizer = scheduled if isinstance(scheduled, Optimizer) else scheduled.optimizer
-        if self.scheduler is not None and (
-            isinstance(steps_per_epoch, bool) or not isinstance(steps_per_epoch, int) or steps_per_epoch < 1
-        ):
+        if self.scheduler is not None and not is_count(steps_per_epoch, 1):
             raise InputError(
                 message(
                     "steps_per_epoch: how often a full epoch would step the scheduler",
@@ -112,7 +111,7 @@ class Paced:
         """Whether it was said that nobody steps it."""
         self._growth = 1.0
         self._plain = [
-            rate / group.get(GROWN, 1.0) if GROWN in group else rate
+            rate / group[GROWN] if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
         loaded = bool(self.optimizer.state) or any(GROWN in group for group in self.optimizer.param_groups)

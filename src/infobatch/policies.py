@@ -135,42 +135,31 @@ def below_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding
 
 
 @ByCuts
-def above_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding = "exact") -> list[Cut]:
+def above_mean(stats: Stats, moment: Moment, *, ratio: float) -> list[Cut]:
     """The other side, Table 5: each sample with H > mean H is left out with probability r."""
     del moment
-    return _cuts(Cut(beyond(stats.mean()), math.inf, ratio, rounding=rounding))
+    return _cuts(Cut(beyond(stats.mean()), math.inf, ratio))
 
 
 @ByCuts
 def below_mean_in_tiers(
-    stats: Stats,
-    moment: Moment,
-    *,
-    ratio: float,
-    low_ratio: float,
-    low_share: float,
-    rounding: Rounding = "exact",
+    stats: Stats, moment: Moment, *, ratio: float, low_ratio: float, low_share: float
 ) -> list[Cut]:
     """As ``below_mean``, with ``low_ratio`` for those of W among the lowest ``low_share`` of all samples."""
     del moment
     edge = at_least(stats.mean())
     low = min(edge, quantile(stats, low_share))
-    return _cuts(
-        Cut(-math.inf, low, low_ratio, rounding=rounding),
-        Cut(low, edge, ratio, rounding=rounding),
-    )
+    return _cuts(Cut(-math.inf, low, low_ratio), Cut(low, edge, ratio))
 
 
 @ByCuts
-def quantile_tiers(
-    stats: Stats, moment: Moment, *, tiers: Sequence[tuple[float, float]], rounding: Rounding = "exact"
-) -> list[Cut]:
+def quantile_tiers(stats: Stats, moment: Moment, *, tiers: Sequence[tuple[float, float]]) -> list[Cut]:
     """Tiers as (upper quantile, ratio), ascending: [(0.2, 0.75), (0.85, 0.5)] always keeps the top 15 %."""
     del moment
     cuts, low = [], -math.inf
     for upper, ratio in tiers:
         high = max(low, quantile(stats, upper))
-        cuts.append(Cut(low, high, ratio, rounding=rounding))
+        cuts.append(Cut(low, high, ratio))
         low = high
     return _cuts(*cuts)
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
+from .checks import is_count, is_number
 from .errors import InputError, message
 
 
@@ -34,14 +35,14 @@ Schedule = Callable[[Moment], bool]
 
 def until(delta: float) -> Schedule:
     """Prune while t < delta * C (equation 10), compared as real numbers: 0.28 * 25 is 7 here."""
-    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta <= 1:
+    if not is_number(delta) or not 0 <= delta <= 1:
         raise InputError(message("delta in [0, 1]", repr(delta), "The papers use 0.875; 1 turns annealing off."))
     return partial(_until, delta=float(delta))
 
 
 def after(warmup: int) -> Schedule:
     """Prune from epoch ``warmup`` on."""
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+    if not is_count(warmup, 0):
         raise InputError(message("warmup as a count of epochs", repr(warmup), "0 means no warm-up."))
     return partial(_after, warmup=warmup)
 

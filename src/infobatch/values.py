@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .checks import check_count, is_number
 from .errors import InputError, message
 
 
 def ratio_of(ratio: float) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+    if not is_number(ratio) or not 0 <= ratio < 1:
         raise InputError(
             message(
                 "a ratio in [0, 1)",
@@ -24,14 +24,13 @@ def ratio_of(ratio: float) -> float:
 
 
 def part(name: str, part: float) -> float:
-    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
+    if not is_number(part) or not 0 < part <= 1:
         raise InputError(message(f"{name} in (0, 1]", repr(part), "It is a share."))
     return float(part)
 
 
 def count(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), "It is a count."))
+    check_count(name, value, least, "It is a count.")
     return value
 
 
@@ -63,12 +62,12 @@ def mark_of_labels(labels: Tensor) -> str:
 
 
 def number(name: str, value: float, remedy: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value):
         raise InputError(message(f"{name} as a number", repr(value), remedy))
     return float(value)
 
 
 def share_of(name: str, share: float) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+    if not is_number(share) or not 0 < share < 1:
         raise InputError(message(f"{name} in (0, 1)", repr(share), "0.4 means 40 %."))
     return float(share)

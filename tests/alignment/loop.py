@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Dataset, Sampler, default_collate
@@ -15,6 +16,11 @@ from infobatch import MisalignedError
 
 N, BATCH, EPOCHS = 60, 8, 8
 PATIENCE = 60
+QUIET = [
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*noise-to-signal of a step:infobatch.InfoBatchWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 
 # ---- data sets: the value is the index -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
-import test_lightning as one
+import lightning_loop as one
 from leave import leave
 
 import infobatch

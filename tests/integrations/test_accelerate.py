@@ -26,13 +26,10 @@ from accelerate_run import BATCH, EPOCHS, SIZE, Parts, Run, accelerated, plain, 
 
 
 @pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _anew() -> Iterator[None]:
     start_anew()
     yield
     start_anew()
-    torch.set_num_threads(threads)
 
 
 def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:

@@ -3,206 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from launching import run_ranks
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    T5Config,
-    T5ForConditionalGeneration,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    default_data_collator,
-    get_scheduler,
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers_loop import (
+    BATCH,
+    EPOCHS,
+    FEW,
+    SIZE,
+    Save,
+    assert_same,
+    bert,
+    classes,
+    pruned,
+    settings,
+    trainer,
+    with_trainer,
+    without,
 )
 
 import infobatch
-from infobatch.errors import EpochError, InputError, MisalignedError, StateError
+from infobatch.errors import EpochError, InputError, StateError
 from infobatch.integrations.transformers import FILE, PrunedTrainer
 
-SIZE, EPOCHS, BATCH, VOCABULARY = 101, 5, 12, 20
-SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-RATE = 0.3
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:epoch .* noise-to-signal:infobatch.InfoBatchWarning"
-)  # so few samples
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-
-
-# ---- the same task, with the Trainer and without -------------------------------------------------------------
-
-
-def classes() -> list[dict[str, Any]]:
-    tokens = torch.randint(0, VOCABULARY, (SIZE, 6), generator=torch.Generator().manual_seed(1))
-    return [{"input_ids": row, "labels": int(row[0] > 12), "number": i} for i, row in enumerate(tokens)]
-
-
-def sentences() -> list[dict[str, Any]]:
-    """Of unequal length: -100 is not to be predicted."""
-    samples = []
-    for i, sample in enumerate(classes()):
-        labels = sample["input_ids"].clone()
-        labels[2 + i % 5 :] = -100
-        samples.append({"input_ids": sample["input_ids"], "labels": labels})
-    return samples
-
-
-def bert() -> nn.Module:
-    """With dropout: random numbers must be drawn in the same order, too."""
-    torch.manual_seed(0)
-    return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **SMALL))
-
-
-def gpt() -> nn.Module:
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=8, n_layer=1, n_head=2, n_positions=8))
-
-
-def llama() -> nn.Module:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **SMALL))
-
-
-def t5() -> nn.Module:
-    torch.manual_seed(0)
-    size = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    return T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **size))
-
-
-def pruned(data: list[dict[str, Any]], **settings: Any) -> infobatch.Pruned:
-    return infobatch.InfoBatch(data, EPOCHS, 0.5, 0.7, seed=3, **settings)
-
-
-def settings(**given: Any) -> dict[str, Any]:
-    return {
-        "output_dir": "out",
-        "num_train_epochs": EPOCHS,
-        "per_device_train_batch_size": BATCH,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "logging_steps": 3,
-        "save_strategy": "no",
-        "max_grad_norm": 0.0,
-        **given,
-    }
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-
-
-def trainer(
-    model: nn.Module,
-    train: infobatch.Pruned,
-    kind: type[PrunedTrainer] = PrunedTrainer,
-    callbacks: Any = None,
-    eval_dataset: Any = None,
-    compute_loss_func: Any = None,
-    **given: Any,
-) -> PrunedTrainer:
-    args = (Seq2SeqTrainingArguments if issubclass(kind, Seq2SeqTrainer) else TrainingArguments)(**settings(**given))
-    return kind(
-        model,
-        args,
-        train_dataset=train,
-        eval_dataset=eval_dataset,
-        callbacks=callbacks,
-        compute_loss_func=compute_loss_func,
-        optimizers=(sgd(model), None),
-    )
-
-
-def with_trainer(model: nn.Module, train: infobatch.Pruned, resume: str | None = None, **given: Any) -> PrunedTrainer:
-    made = trainer(model, train, **given)
-    torch.manual_seed(9)
-    made.train(resume_from_checkpoint=resume)
-    return made
-
-
-def by_class(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    logits = model(input_ids=batch["input_ids"]).logits
-    return F.cross_entropy(logits, batch["labels"], reduction="none")
-
-
-def by_token(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    logits = model(input_ids=batch["input_ids"]).logits
-    means = [F.cross_entropy(a[:-1], b[1:]) for a, b in zip(logits, batch["labels"], strict=True)]
-    return torch.stack(means)
-
-
-def by_answer(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    logits = model(**batch).logits
-    return torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, batch["labels"], strict=True)])
-
-
-def without(
-    model: nn.Module,
-    train: infobatch.Pruned,
-    losses: Callable[[nn.Module, dict[str, Tensor]], Tensor] = by_class,
-    accumulate: int = 1,
-    named: bool = False,
-    **loader: Any,
-) -> infobatch.Paced:
-    """The loop of the README."""
-    batches = infobatch.DataLoader(
-        train, BATCH, collate_fn=default_data_collator, generator=torch.Generator(), **loader
-    )
-    optimizer = sgd(model)
-    steps = -(-len(batches) // accumulate)
-    schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=EPOCHS * steps)
-    scheduler = infobatch.pace(schedule, train, steps)
-    model.train()
-    torch.manual_seed(9)
-    for _ in range(EPOCHS):
-        total = len(batches)
-        for number, batch in enumerate(batches):
-            indices = batch.pop("number", None)
-            group = min(accumulate, total - number // accumulate * accumulate)
-            loss = train.update(losses(model, batch), indices if named else None)
-            (loss / group).backward()
-            if (number + 1) % accumulate == 0 or number + 1 == total:
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
-    return scheduler
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def assert_same(model: nn.Module, train: infobatch.Pruned, other: nn.Module, expected: infobatch.Pruned) -> None:
-    assert train.history == expected.history
-    assert [report.kept < SIZE for report in train.history] == [False, True, True, True, False]
-    torch.testing.assert_close(train.scores, expected.scores, rtol=0, atol=0)
-    torch.testing.assert_close(weights(model), weights(other), rtol=0, atol=0)
+pytestmark = FEW
 
 
 @pytest.mark.parametrize(
@@ -221,173 +53,6 @@ def test_what_a_plain_loop_leaves(given: dict[str, Any], loop: dict[str, Any]) -
     scheduler = without(other, expected, **loop)
     assert_same(model, train, other, expected)
     assert made.lr_scheduler.state_dict() == scheduler.state_dict()
-
-
-# ---- losses --------------------------------------------------------------------------------------------------
-
-
-class Answers(PrunedTrainer, Seq2SeqTrainer):
-    """Around a Trainer that is not the plain one."""
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "losses"),
-    [(gpt, PrunedTrainer, by_token), (llama, PrunedTrainer, by_token), (t5, Answers, by_answer)],
-    ids=["causal", "causal by name", "encoder and decoder"],
-)
-def test_the_loss_of_tokens_is_their_mean_by_sample(make: Any, kind: Any, losses: Any) -> None:
-    model, train, other, expected = make(), pruned(sentences()), make(), pruned(sentences())
-    made = with_trainer(model, train, kind=kind)
-    without(other, expected, losses)
-    assert [report.kept for report in train.history] == [report.kept for report in expected.history]
-    torch.testing.assert_close(train.scores, expected.scores, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(weights(model), weights(other), rtol=1e-4, atol=1e-5)
-    assert made.evaluate(sentences())["eval_loss"] > 0
-
-
-def test_a_model_tells_its_shift_also_where_all_its_logits_are_alike() -> None:
-    """Both ways to read the labels give the same loss then; which logits it comes from tells them apart."""
-    torch.manual_seed(0)
-    size = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, tie_word_embeddings=False, **size))
-    nn.init.zeros_(model.lm_head.weight)
-    assert with_trainer(model, pruned(sentences()))._shift == 1
-
-
-def by_smoothed_class(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    logits = model(input_ids=batch["input_ids"]).logits
-    return F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.2)
-
-
-def test_labels_are_smoothed() -> None:
-    model, train, other, expected = bert(), pruned(classes()), bert(), pruned(classes())
-    with_trainer(model, train, label_smoothing_factor=0.2)
-    without(other, expected, by_smoothed_class)
-    assert_same(model, train, other, expected)
-
-
-def squares(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    return (outputs.logits.softmax(1) - F.one_hot(labels, 2)).square().sum(1)
-
-
-def by_squares(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return squares(model(input_ids=batch["input_ids"]), batch["labels"])
-
-
-class Squares(Trainer):
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        labels = inputs.pop("labels")
-        outputs = model(**inputs)
-        loss = squares(outputs, labels)
-        return (loss, outputs) if return_outputs else loss
-
-
-class PrunedSquares(PrunedTrainer, Squares):
-    pass
-
-
-@pytest.mark.parametrize(
-    "given", [{"compute_loss_func": squares}, {"kind": PrunedSquares}], ids=["compute_loss_func", "compute_loss"]
-)
-def test_a_loss_of_ones_own(given: dict[str, Any]) -> None:
-    model, train, other, expected = bert(), pruned(classes()), bert(), pruned(classes())
-    made = with_trainer(model, train, **given)
-    without(other, expected, by_squares)
-    assert_same(model, train, other, expected)
-    model.eval()
-    with torch.no_grad():
-        mean = float(by_squares(model, default_data_collator(classes())).mean())
-    assert made.evaluate(classes())["eval_loss"] == pytest.approx(mean, rel=1e-5)
-
-
-class Reduced(PrunedTrainer, Trainer):
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        inputs.pop("infobatch_index", None)
-        return Trainer.compute_loss(self, model, inputs, return_outputs)
-
-
-class Extra(BertForSequenceClassification):
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
-        outputs = super().forward(input_ids, labels=labels)
-        if outputs.loss is not None:
-            outputs.loss = outputs.loss + 0.1
-        return outputs
-
-
-def odd_bert(**config: Any) -> nn.Module:
-    return Extra(BertConfig(vocab_size=VOCABULARY, **SMALL, **config))
-
-
-def mixtral() -> nn.Module:
-    experts = {"num_local_experts": 2, "num_key_value_heads": 2, "output_router_logits": True}
-    return MixtralForCausalLM(MixtralConfig(vocab_size=VOCABULARY, **SMALL, **experts))
-
-
-def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    return [{**sample, "labels": change(sample["labels"])} for sample in classes()]
-
-
-@pytest.mark.parametrize(
-    ("run", "error", "words"),
-    [
-        (
-            lambda: trainer(bert(), pruned(classes()), compute_loss_func=lambda *a, **k: squares(*a, **k).mean()),
-            InputError,
-            'reduction="none"',
-        ),
-        (lambda: trainer(bert(), pruned(classes()), Reduced), MisalignedError, r"super\(\).compute_loss"),
-        (
-            lambda: trainer(odd_bert(), pruned(classes())),
-            InputError,
-            "by the model, .* by its logits.*one loss a sample",
-        ),
-        (lambda: trainer(mixtral(), pruned(sentences())), InputError, "and an aux_loss.*one loss a sample"),
-        (
-            lambda: trainer(odd_bert(num_labels=1), pruned(with_labels(float))),
-            InputError,
-            r"torch.float32 \[12\].*one loss a sample",
-        ),
-        (
-            lambda: trainer(
-                odd_bert(problem_type="multi_label_classification"),
-                pruned(with_labels(lambda label: [float(label), 1.0])),
-            ),
-            InputError,
-            r"torch.float32 \[12, 2\].*one loss a sample",
-        ),
-    ],
-    ids=["a mean", "past ours", "more than cross entropy", "aux_loss", "a number", "many labels"],
-)
-def test_a_loss_that_is_none_a_sample(run: Any, error: Any, words: str) -> None:
-    made = run()
-    with pytest.raises(error, match=words):
-        made.train()
-
-
-def test_a_first_batch_without_labels_tells_nothing() -> None:
-    """Which loss it is shows in the second one; a sample without labels has the loss 0."""
-    samples, train = sentences(), pruned(sentences())
-    for index in train.plan().indices[:BATCH].tolist():
-        samples[index]["labels"] = torch.full((6,), -100)
-    train = pruned(samples)
-    with_trainer(llama(), train)
-    silent = torch.tensor([bool((sample["labels"] == -100).all()) for sample in samples])
-    assert int(silent.sum()) == BATCH
-    assert torch.equal(train.scores == 0, silent)
-
-
-class Logged(PrunedTrainer):
-    """In front of ours: what it calls with super() is the weighted mean already."""
-
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        return super().compute_loss(model, inputs, return_outputs, **kwargs)
-
-
-def test_a_class_in_front_may_call_ours() -> None:
-    model, train, other, expected = bert(), pruned(classes()), bert(), pruned(classes())
-    with_trainer(model, train, kind=Logged)
-    without(other, expected)
-    assert_same(model, train, other, expected)
 
 
 # ---- around training -----------------------------------------------------------------------------------------
@@ -447,14 +112,6 @@ def test_an_epoch_may_not() -> None:
 
 
 # ---- stop and go on ------------------------------------------------------------------------------------------
-
-
-class Save(TrainerCallback):
-    def __init__(self, steps: list[int]) -> None:
-        self.steps = steps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_save |= state.global_step in self.steps
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

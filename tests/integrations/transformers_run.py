@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 from leave import leave
-from test_transformers import Save, bert, classes, pruned, weights, with_trainer, without
+from transformers_loop import Save, bert, classes, pruned, weights, with_trainer, without
 
 SAVED = 7  # in the second epoch
 

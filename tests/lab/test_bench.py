@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,6 @@ from infobatch.lab.bench import (
     compare_into,
     equal_steps,
     folder_of,
-    interruptible,
     never,
     plan_comparison,
     train_one,
@@ -214,8 +211,8 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(task: Task, tmp_path: Pat
 
 def test_other_settings_are_refused_and_other_hardware_is_not(task: Task, tmp_path: Path) -> None:
     train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
-    with pytest.raises(InputError, match=r"lr 0\.05, not 0\.1"):
-        train_one(QUICK.but(lr=0.1), tmp_path / "run", task=task, resume=True)
+    with pytest.raises(InputError, match=r"others: it has lr 0\.05, not 0\.1\. "):
+        train_one(QUICK.but(lr=0.1, feed="loader"), tmp_path / "run", task=task, resume=True)
     done = train_one(QUICK.but(feed="loader", data="elsewhere"), tmp_path / "run", task=task, resume=True)
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
 
@@ -415,44 +412,3 @@ def test_a_begun_comparison_with_runs_is_not_undone(task: Task, tmp_path: Path) 
     next(compare_into(tmp_path / "new", series, task=task))
     series.undo(tmp_path / "new")
     assert Series.load(tmp_path / "new") == series
-
-
-# ---- stopping --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_leaves_the_second_to_the_system(number: int) -> None:
-    """What the second one does is seen in a process of its own, in test_cli.py."""
-    before, asked = signal.getsignal(number), []
-    with interruptible(lambda: asked.append(1)) as stop:
-        assert not stop()
-        os.kill(os.getpid(), number)
-        assert stop()
-        assert asked == [1]
-        assert signal.getsignal(number) is signal.SIG_DFL
-    assert signal.getsignal(number) is before
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_worker_of_the_loader_is_not_stopped() -> None:
-    asked: list[int] = []
-    with interruptible(lambda: asked.append(1)) as stop:
-        child = os.fork()
-        if not child:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            os._exit(len(asked) + stop())
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_in_another_thread_signals_stay_as_they_are() -> None:
-    before, seen = signal.getsignal(signal.SIGINT), []
-
-    def work() -> None:
-        with interruptible() as stop:
-            seen.append((stop(), signal.getsignal(signal.SIGINT)))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [(False, before)]

@@ -155,6 +155,7 @@ def test_unknown_names_suggest_near_ones(tmp_path: Path) -> None:
         ("tolerance = 0.5", "tolerance = true", "tolerance as float in small.toml; got True"),
         ("seeds = 3", "seeds = 3\nseed = 4", "key of a recipe in small.toml; got 'seed'. Did you mean seeds"),
         ("paper = 89.8", "papper = 89.8", r"cell 2 \(pruned\); got 'papper'. Did you mean paper"),
+        ("paper = 89.8", "paper = 89.8\npapper = 1", r"got 'papper'. Did you mean paper\?"),
         ("title =", "title", "a recipe in TOML; got .*small.toml.*line 2"),
         (
             'method = "infobatch"',

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 import time
 from pathlib import Path
@@ -14,13 +12,12 @@ import matplotlib
 import numpy as np
 import pytest
 from facts import CLASSES, attacked, facts, made, run, spoiled
-from PIL import Image
 from reading import Reader, drawing, table
 
 from infobatch import report
 from infobatch.errors import InputError
 from infobatch.lab.records import Run
-from infobatch.report import figure, frontier, gallery, palette, series
+from infobatch.report import figure, frontier, series
 
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
 
@@ -180,24 +177,6 @@ def test_order_does_not_depend_on_that_of_the_records(runs: list[Run], page: str
     order = list(dict.fromkeys(row["method"] for row in table(page, "seconds")))
     assert order == ["full", "infobatch", "full, steps of infobatch", "random"]
     assert list(series.Study.of(reversed(runs)).sets) == order
-
-
-def test_samples_have_label_index_and_short_losses() -> None:
-    def shown(**fact: Any) -> gallery.Sample:
-        return gallery._sample({"index": 1089, "kept": 6, **fact}, ["zero", "one"], 20, 64)
-
-    assert shown(label="9").name == "9"
-    assert shown(label=1).name == "one"
-    assert shown(label=None).name == ""
-    assert (shown().index, shown().kept) == ("#1089", "kept 6/20")
-    losses = [
-        (-0.0, "loss 0"),
-        (0, "loss 0"),
-        (1e-7, "loss < 0.001"),
-        (0.0123, "loss 0.012"),
-        (-2, "loss \N{MINUS SIGN}2"),
-    ]
-    assert [shown(loss=value).loss for value, _ in losses] == [text for _, text in losses]
 
 
 def test_weights_are_shares_of_all_samples_trained_on(runs: list[Run], page: str) -> None:
@@ -466,87 +445,3 @@ def test_bad_targets_are_named(tmp_path: Path) -> None:
     for place in ("/proc/x.html", "/dev/full"):
         with pytest.raises(OSError, match=f": '{place}'$"):
             report.write([run("full", epochs=1, size=50)], place)
-
-
-# Pictures
-
-
-@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 8, 8), (4, 3, 3), (2, 6, 2)])
-def test_pictures_are_what_was_recorded(shape: tuple[int, int, int]) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    image = gallery.decoded({"shape": list(shape), "bytes": base64.b64encode(pixels.tobytes()).decode()})
-    assert image is not None
-    again = np.asarray(Image.open(io.BytesIO(gallery.png(image))))
-    expected = pixels[:3].transpose(1, 2, 0) if shape[0] >= 3 else pixels[0]
-    assert np.array_equal(again, expected)
-
-
-def test_large_pictures_shrink_to_means() -> None:
-    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(8, 0).repeat(8, 1)
-    small = gallery.shrunk(pixels, 16)
-    assert np.array_equal(small, np.arange(256, dtype=np.uint8).reshape(16, 16, 1))
-    assert max(gallery.shrunk(np.zeros((500, 3, 3), np.uint8), 64).shape) <= 64
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        {"shape": [3, 2, 2], "bytes": "AAAA"}, {"shape": [3, 2], "bytes": "AAAA"}, {"shape": None, "bytes": ""},
-        {"shape": [1, 1, 3], "bytes": "not base64!"}, {"shape": [0, 1, 1], "bytes": ""}, {"shape": ["1", 1, 3]}, {},
-        {"shape": [1, 1, 3], "bytes": 5},
-    ],
-)  # fmt: skip
-def test_spoiled_pictures_are_no_pictures(image: dict[str, Any]) -> None:
-    assert gallery.decoded(image) is None
-
-
-# Colours
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK])
-def test_colours_stand_out(colours: dict[str, str]) -> None:
-    assert palette.LIGHT.keys() == palette.DARK.keys()
-    for name in ("--ink", "--muted", "--link"):
-        assert contrast(colours[name], colours["--card"]) >= 4.5
-        assert contrast(colours[name], colours["--page"]) >= 4.5
-    for name in ("--good", "--bad", "--open"):
-        assert contrast(colours[name], colours[f"{name}-soft"]) >= 4.5
-    for number in range(6):
-        assert contrast(colours[f"--line-{number}"], colours["--card"]) >= 3
-
-
-# Viénot, Brettel and Mollon (1999): what eyes without red or green cones see, in linear RGB.
-EYES = {
-    "full": np.eye(3),
-    "no red": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
-    "no green": np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]),
-}
-
-
-def lab(colour: str, eyes: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of a colour as those eyes see it."""
-    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(eyes @ linear, 0, 1)
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    x, y, z = np.cbrt(to_xyz @ seen / np.array([0.9505, 1.0, 1.089]))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK])
-@pytest.mark.parametrize("eyes", EYES)
-def test_lines_are_told_apart_by_all_eyes(colours: dict[str, str], eyes: str) -> None:
-    seen = [lab(colours[f"--line-{number}"], EYES[eyes]) for number in range(6)]
-    apart = {(i, j): float(np.linalg.norm(seen[i] - seen[j])) for i in range(6) for j in range(i)}
-    assert min(apart.values()) > 20, apart

@@ -304,6 +304,7 @@ class Stream(IterableDataset[Any]):
         (mlp, blobs(), {"lr": -1.0}, "lr of at least 0"),
         (mlp, blobs(), {"lr": float("nan")}, "lr of at least 0"),
         (mlp, blobs(), {"early": 3, "epochs": 2}, "early of at most 2"),
+        (mlp, blobs(), {"early": 0.0}, "early as a whole number"),
         (mlp, blobs(), {"layer": "fc"}, "Linear layers here: 0, 3"),
         (mlp(), blobs(), {"runs": 2}, "a function that makes a model"),
         ("net", blobs(), {}, "a model, or a function"),

@@ -101,8 +101,9 @@ def estimate(
       infobatch estimate losses.csv --methods infobatch saving:share=0.5 --epochs 90
     """
     from ..lab import estimate as estimates
+    from ..lab import logs
 
-    table = estimates.read(losses)
+    table = logs.read(losses)
     found = estimates.estimate(table, list(methods) or None, epochs, seeds)
     untried = {} if methods else estimates.left_out(epochs or len(table))
     if json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -21,8 +22,8 @@ from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
 from ..lab.records import Run, label, line, read
 from ..lab.settings import HARDWARE, Settings
+from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task
-from ..lab.training import Stop
 from . import tables
 from .options import (
     WHOLE,
@@ -44,6 +45,7 @@ from .screen import Announcement, make_screen
 
 if TYPE_CHECKING:
     from ..lab.evidence import Evidence
+    from ..lab.recipes import Cell, Recipe
 
 STOPPED = 130
 """The exit code after Ctrl-C."""
@@ -231,8 +233,8 @@ def reproduce(
       infobatch reproduce --list -o papers.html
       infobatch reproduce table11
     """
-    from ..lab import outcomes, recipes
-    from ..lab.evidence import measure
+    from ..lab import recipes
+    from ..lab.outcomes import outcome
 
     if output is not None and not listing:
         remedy = f"As in: infobatch reproduce --list -o {output}"
@@ -245,34 +247,45 @@ def reproduce(
         return _listed(_evidence(runs), output, json)
     recipe = recipes.load(name)
     todo = recipes.runs(recipe, quick, seeds, **given)
-    if todo:
-        finished = True
-        epochs = sum(settings.epochs for _, settings in todo)
-        try:
-            with make_screen(len(todo), epochs) as screen, _stoppable() as stop:
-                for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
-                    screen.done(one)
-                    finished = one.end is not None
-        except InfoBatchError:
-            if not json:  # what is known, before what is missing
-                known = _evidence(runs)
-                tables.outcome(outcomes.outcome(recipe, known.runs, known.measurements, quick))
-            raise
-        if not finished:
-            return _paused("the same command again", {"recipe": name, "finished": False} if json else None)
+    try:
+        finished = not todo or _train_all(recipe, todo, runs, quick)
+    except InfoBatchError:
+        if not json:  # what is known, before what is missing
+            known = _evidence(runs)
+            tables.outcome(outcome(recipe, known.runs, known.measurements, quick))
+        raise
+    if not finished:
+        return _paused("the same command again", {"recipe": name, "finished": False} if json else None)
     if recipe.measure:
-        measured = measure(recipe, quick, lambda text: print(text, file=sys.stderr))
-        place = runs / f"{recipe.name}{'-quick' if quick else ''}"
-        place.mkdir(parents=True, exist_ok=True)
-        with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
-            file.write(line(measured.plain()))
+        _measure(recipe, runs, quick)
     known = _evidence(runs)
-    found = outcomes.outcome(recipe, known.runs, known.measurements, quick)
+    found = outcome(recipe, known.runs, known.measurements, quick)
     if json:
         about = {"finished": True, "folder": str(runs), "unreadable": list(known.unreadable)}
         return Answer(plain={**found.plain(), **about})
     tables.outcome(found)
     return Answer()
+
+
+def _train_all(recipe: Recipe, todo: Sequence[tuple[Cell, Settings]], runs: Path, quick: bool) -> bool:
+    """Train what a recipe still wants. False where it was stopped."""
+    finished = True
+    with make_screen(len(todo), sum(settings.epochs for _, settings in todo)) as screen, _stoppable() as stop:
+        for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
+            screen.done(one)
+            finished = one.end is not None
+    return finished
+
+
+def _measure(recipe: Recipe, runs: Path, quick: bool) -> None:
+    """Make a recipe's measurement, and write it down beside its runs."""
+    from ..lab.evidence import measure
+
+    measured = measure(recipe, quick, lambda text: print(text, file=sys.stderr))
+    place = runs / f"{recipe.name}{'-quick' if quick else ''}"
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
+        file.write(line(measured.plain()))
 
 
 def _listed(known: Evidence, output: Path | None, json: bool) -> Answer:
@@ -345,7 +358,7 @@ def _stoppable() -> AbstractContextManager[Stop]:
     text = b"\nStopping after this batch, with a checkpoint. Once more to end at once.\n"
     if sys.stderr.isatty():
         text = b"\x1b[?25h" + text  # bars hide the cursor, and nobody could bring it back after the second time
-    return bench.interruptible(lambda: os.write(2, text))  # not by print: one may be under way
+    return interruptible(lambda: os.write(2, text))  # not by print: one may be under way
 
 
 def _paused(command: str, plain: dict[str, Any] | None) -> Answer:

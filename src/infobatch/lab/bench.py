@@ -22,16 +22,13 @@ import math
 import os
 import re
 import shlex
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import replacing
@@ -42,8 +39,9 @@ from .feeding import size_of
 from .hooks import Hook
 from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
 from .settings import HARDWARE, Settings
+from .stopping import Stop, never
 from .tasks import Task, differences
-from .training import Stop, Tick, run
+from .training import Tick, run
 
 if TYPE_CHECKING:
     from .recipes import Cell, Recipe
@@ -57,10 +55,6 @@ Watch = Callable[[Settings, int], Tick]
 """Told which run begins and how many epochs it has; what it returns is told how many are done."""
 Hooks = Callable[[Path], Sequence[Hook]]
 """The hooks of the run in a folder."""
-
-
-def never() -> bool:
-    return False
 
 
 def settle(given: dict[str, Any]) -> tuple[Settings, Task]:
@@ -158,7 +152,8 @@ def _known(folder: Path) -> Run | None:
 def _same(settings: Settings, task: Task, known: Run, folder: Path) -> None:
     theirs, mine = known.settings.plain(), settings.plain()
     if not settings.resumes(theirs):
-        other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in mine if theirs[key] != mine[key]]
+        told = [key for key in mine if key not in HARDWARE and theirs[key] != mine[key]]
+        other = [f"{key} {theirs[key]!r}, not {mine[key]!r}" for key in told]
         raise InputError(
             message(
                 f"the settings that {folder} was begun with (but for {', '.join(HARDWARE)})",
@@ -360,7 +355,7 @@ def reproduce_into(
     watch: Watch | None = None,
 ) -> Iterator[Run]:
     """The runs of a recipe, as ``compare_into``. Those that are there already are read."""
-    from .recipes import run_name
+    from .recipes import run_name  # here: with Python 3.10 it wants tomli, which the rest of the bench does not
 
     tasks: dict[tuple[str, str], Task] = {}
     for cell, settings in todo:
@@ -395,37 +390,3 @@ def _instead(folder: Path) -> str:
     if (folder / FILE).exists():
         return f"This is one run: infobatch train --resume {shlex.quote(str(folder))}"
     return "infobatch compare makes one." if folder.exists() else "There is no such folder."
-
-
-# ---- stopping --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def interruptible(asked: Callable[[], object] = never) -> Iterator[Stop]:
-    """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends the process.
-
-    The second is the system's own, since Python's would wait until a long call into C returns. Records are whole
-    line by line, and checkpoints are replaced whole, so nothing is lost but the work since the last of them.
-    """
-    told: list[int] = []
-    mine = os.getpid()
-    both = (signal.SIGINT, signal.SIGTERM)
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        del frame
-        if os.getpid() != mine:
-            return  # a loader's worker: it lives until the run has saved itself
-        told.append(number)
-        for each in both:
-            signal.signal(each, signal.SIG_DFL)
-        asked()
-
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
-        yield never
-        return
-    before = {number: signal.signal(number, ask) for number in both}
-    try:
-        yield lambda: bool(told)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -102,16 +102,21 @@ AUGMENTED = 16
 
 def there(info: TaskInfo, data: Path) -> str:
     """Whether a folder holds a task's files, in words; files of another shape or number of classes are not its."""
-    root, others = data.expanduser(), ""
+    others = ""
+    for layout, place in _found(info, data.expanduser()):
+        seen = layout.peek(place) if layout.peek is not None else None
+        if seen is None or _likely(info, *seen):
+            return f"in {place}"
+        others = others or f"no: {seen[1]} classes of {' x '.join(map(str, seen[0]))} in {place}"
+    return others or "not found"
+
+
+def _found(info: TaskInfo, root: Path) -> Iterator[tuple[Layout, Path]]:
+    """The layouts of a task that are there, and where."""
     for layout in info.layouts:
         for place in (root, *(root / name for name in layout.below)):
-            if not place.is_dir() or not layout.found(place):
-                continue
-            seen = layout.peek(place) if layout.peek is not None else None
-            if seen is None or _likely(info, *seen):
-                return f"in {place}"
-            others = others or f"no: {seen[1]} classes of {' x '.join(map(str, seen[0]))} in {place}"
-    return others or "not found"
+            if place.is_dir() and layout.found(place):
+                yield layout, place
 
 
 def _likely(info: TaskInfo, shape: Shape, classes: int) -> bool:
@@ -125,11 +130,8 @@ def _samples(info: TaskInfo, data: str) -> Samples:
             raise InputError(message(f"no data folder for {info.name}", repr(data), "It brings its own data."))
         return digits.read()
     root = Path(data).expanduser()
-    if data and root.is_dir():
-        for layout in info.layouts:
-            for place in (root, *(root / name for name in layout.below)):
-                if layout.found(place):
-                    return layout.read(place)
+    for layout, place in _found(info, root) if data else ():
+        return layout.read(place)
     layouts = "".join(f"\n  - {layout}" for layout in info.layouts)
     remedy = f"One of these is needed there, or below:{layouts}\nWhere to get them: {info.where}"
     raise InputError(message(f"a folder with the files of {info.name} (--data FOLDER)", _instead(data, root), remedy))

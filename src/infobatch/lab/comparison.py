@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import InputError, message
-from .readings import metric_of, number, saved, seconds, table
+from .readings import mean, metric_of, number, saved, seconds, table
 from .records import Run, label
 from .settings import near
 from .verdicts import Difference, Verdict, judge, level_at, of_differences
@@ -177,11 +177,11 @@ def _begun(run: Run) -> tuple[int, str, str]:
     return run.settings.seed, str(run.start.get("time") or ""), run.name
 
 
-def partner_of(runs: Iterable[Run], baseline: str = "full") -> Callable[[Run], Run | None]:
+def partner_of(runs: Iterable[Run]) -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
-    sets = group(runs, baseline)
+    sets = group(runs)
     good = {name: _usable(name, members)[0] for name, members in sets.items()}
-    return lambda run: _by_seed(good.get(_baseline_of(run, sets, baseline), []))(run)
+    return lambda run: _by_seed(good.get(_baseline_of(run, sets, "full"), []))(run)
 
 
 def _verdict(
@@ -335,12 +335,12 @@ def _row(
     return Row(
         label=label,
         n=len(metrics),
-        mean=_mean(metrics),
+        mean=mean(metrics),
         std=statistics.stdev(metrics) if len(metrics) > 1 else None,
-        saved=_mean(saved(run, partner(run)) for run in good),
-        seconds=_mean(times),
+        saved=mean(saved(run, partner(run)) for run in good),
+        seconds=mean(times),
         seconds_std=statistics.stdev(times) if len(times) > 1 else None,
-        steps=_mean((run.end or {}).get("steps") for run in good),
+        steps=mean((run.end or {}).get("steps") for run in good),
         difference=found,
         same_steps=same,
         verdict=verdict,
@@ -415,8 +415,3 @@ def _listed(differing: Mapping[str, list[Any]]) -> str:
 
 def _metric_name(runs: list[Run]) -> str:
     return ", ".join(dict.fromkeys(str(run.start.get("metric") or "metric") for run in runs))
-
-
-def _mean(values: Iterable[Any]) -> float | None:
-    known = [value for value in map(number, values) if value is not None]
-    return statistics.fmean(known) if known else None

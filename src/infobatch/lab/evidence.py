@@ -7,7 +7,6 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,7 @@ def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | N
         raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Mend it.")) from error
     environment = measures.environment()
     rows = function(**given)
-    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Measurement(recipe.measure, rows, environment, time, quick)
+    return Measurement(recipe.measure, rows, environment, records.now(), quick)
 
 
 # ---- evidence --------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import InputError, message
+from .records import Fact
 from .settings import near
 
-Fact = dict[str, Any]
 MODES = ("offline", "online")
 RESULTS = ("end/metric", "end/test_loss", "end/saved")
 """What hyper-parameters are held against."""

@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "cpu": _processor(),
+        "cpu": processor(),
         "processors": os.cpu_count(),
         "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -174,7 +174,7 @@ def _plan(scores: torch.Tensor, method: methods.Method) -> Work:
     return lambda: book.begin(method.draw(book, Moment(1, 100), 0))
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's model where the system tells it, else its family."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .evidence import Evidence, Measurement
 from .quantities import VALUES
@@ -97,10 +98,11 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """As "3 reproduced, 1 not reproduced, 2 wait for method ucb"."""
-        counts = {status: sum(row.status == status for row in self.rows) for status in _SHOWN}
-        told = [f"{count} {status}" for status, count in counts.items() if count]
-        if waiting := sum(row.status == "waits" for row in self.rows):
+        """As "3 reproduced, 1 not reproduced, 2 wait"."""
+        counts = Counter(row.status for row in self.rows)
+        waiting = counts.pop("waits", 0)
+        told = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
+        if waiting:
             told.append(f"{waiting} {'wait' if waiting > 1 else 'waits'}")
         return ", ".join(told)
 
@@ -115,12 +117,6 @@ class Outcome:
             "waits": list(recipe.waits),
             "rows": rows,
         }
-
-
-_SHOWN: tuple[Status, ...] = (
-    "reproduced", "consistent", "not reproduced", "undecided", "too few seeds", "stand-in", "for comparison",
-    "not run",
-)  # fmt: skip
 
 
 # ---- judging ---------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from .records import Run
@@ -35,6 +37,12 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         return None
     return float(value)
+
+
+def mean(values: Iterable[Any]) -> float | None:
+    """Of those that are numbers; None where none is."""
+    known = [value for value in map(number, values) if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def table(value: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from ..errors import InputError, message
 from .comparison import COST
@@ -199,8 +199,10 @@ class _Table:
         return value
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
+        if key in self.values:
+            return self.take(key, kind)
         self.known.append(key)
-        return self.take(key, kind) if key in self.values else None
+        return None
 
     def table(self, key: str) -> _Table:
         return _Table(self.take(key, dict, {}), f"{self.where}, {key}")
@@ -274,8 +276,8 @@ def _cell(table: _Table, common: _Common) -> Cell:
     relation = isinstance(table.values.get("expect"), str)
     expect: float | str | None = table.maybe("expect", str) if relation else table.maybe("expect", float)
     compare = table.take("compare", str, common.compare)
-    if compare not in ("points", "factor"):
-        raise InputError(message(f"compare in {table.where}", repr(compare), near(compare, ("points", "factor"))))
+    if compare not in get_args(Compare):
+        raise InputError(message(f"compare in {table.where}", repr(compare), near(compare, get_args(Compare))))
     cell = Cell(
         name=name,
         paper=table.maybe("paper", float),
@@ -286,7 +288,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
         of=table.take("of", str, common.of),
         row=row,
         against=table.take("against", str, ""),
-        compare="factor" if compare == "factor" else "points",
+        compare=cast(Compare, compare),
         tolerance=table.take("tolerance", float, common.tolerance),
         settings=None if row or waits else _settings(own, table.where),
         waits=waits,

@@ -14,6 +14,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,11 @@ KINDS = ("start", "epoch", "samples", "pause", "resume", "end")
 DAMAGED = "damaged"
 
 Fact = dict[str, Any]
+
+
+def now() -> str:
+    """The time of a fact."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,10 +224,8 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
                 raise _damaged(path, number, f"has epoch {epoch!r} after {known} epochs")
             del run.epochs[epoch:]  # a run resumed from an older checkpoint goes over some epochs again
             run.epochs.append(fact)
-        elif kind == "samples":
-            object.__setattr__(run, "samples", fact)
-        elif kind == "end":
-            object.__setattr__(run, "end", fact)
+        elif kind in ("samples", "end"):
+            object.__setattr__(run, kind, fact)  # a copy would have to read its settings once more
     if run is not None:
         yield run
 

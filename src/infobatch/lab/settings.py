@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 from .. import methods, variations
+from ..checks import is_number
 from ..dataset import Compensate
 from ..errors import InputError, message
 from ..method import Method
@@ -276,11 +277,11 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."
 
 
-_CHOICES = {
+_CHOICES: dict[str, tuple[str, ...]] = {
     "compensate": ("auto", *GROWTHS),
-    "schedule": ("onecycle", "cosine", "step", "constant"),
-    "amp": ("none", "bf16", "fp16"),
-    "feed": ("auto", "resident", "loader"),
+    "schedule": get_args(Schedule),
+    "amp": get_args(Amp),
+    "feed": get_args(Feed),
 }
 MOST, MANY = 1_000_000_000, 1_000_000
 _AT_MOST = {"seed": 2**63 - 1, "threads": 1024, "workers": 1024}
@@ -302,7 +303,7 @@ def _check(settings: Settings) -> None:
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
     for share in settings.milestones:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        if not is_number(share) or not 0 <= share <= 1:
             raise InputError(message("milestones in [0, 1]", repr(share), "They are shares of the run."))
     if settings.nesterov and settings.optimizer == "sgd" and not settings.momentum:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))

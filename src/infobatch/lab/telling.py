@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from .. import __version__
 from ..plan import Plan
 from ..telemetry import report
 from .feeding import Feed, Resident, size_of
-from .records import FORMAT, Fact
+from .records import FORMAT, Fact, now
 from .settings import Settings
 from .tasks import Arrays, Task
 
@@ -174,10 +173,6 @@ def judged(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact
 
 
 # ---- where it runs -------------------------------------------------------------------------------------------
-
-
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def git_state() -> dict[str, Any] | None:

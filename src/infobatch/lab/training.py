@@ -33,13 +33,13 @@ from .rates import epoch_rates, rate_table
 from .records import Fact
 from .resuming import fitting, load_optimizer, load_random_state, random_state, read_state
 from .settings import Settings, find_device
+from .stopping import Stop, never
 from .tasks import Arrays, Task
 from .telling import Everyone
 from .trial import Trial
 
 CHECKPOINT_SECONDS = 20.0
 
-Stop = Callable[[], bool]
 Tick = Callable[[float], None]
 """Told how many epochs are done, fractions included."""
 
@@ -51,7 +51,7 @@ def run(
     name: str = "",
     keep: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    stop: Stop = lambda: False,
+    stop: Stop = never,
     tick: Tick | None = None,
 ) -> Iterator[Fact]:
     """Train once; yield what happens, from ``start`` to ``end`` (see docs/lab.md).

@@ -7,7 +7,7 @@ import math
 from ..lab.outcomes import LEVEL, CellOutcome, Outcome, edges
 from ..lab.words import percent
 from .drawing import INK, LINES, MUTED, PARTS, Style
-from .figure import Figure, Key, dot, href, patch, signed, swatch
+from .figure import Figure, Key, dot, href, patch, signed, swatch, with_ends
 from .rows import Rows
 from .series import FORBIDDEN
 
@@ -86,10 +86,9 @@ def _row(plot: Rows, place: int, row: CellOutcome) -> None:
     if row.wanted is not None:
         plot.axes.plot([row.wanted], [y], PAPER.marker, color=PAPER.colour, markersize=6)
     plot.axes.plot([row.compared], [y], OURS.marker, color=OURS.colour, markersize=7)
-    between = "" if row.low is None or row.high is None else f" ({signed(row.low)} to {signed(row.high)})"
     theirs = str(row.cell.expect or "none") if row.wanted is None else signed(row.wanted)
     told = [
-        (OURS.colour, f"ours {signed(row.compared)}{between}"),
+        (OURS.colour, f"ours {with_ends(row.compared, row.low, row.high)}"),
         (PAPER.colour, f"paper {theirs}"),
         (None, row.text),
     ]

@@ -120,9 +120,8 @@ class Plot:
         left: float = 40,
         right: float = 10,
         top: float = 26,
-        gap: float = 52,
     ) -> None:
-        bottom = 40.0
+        bottom, gap = 40.0, 52.0
         self.height = height
         self.right, self.tips = right, list[Tip]()
         self.figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)

@@ -93,6 +93,15 @@ def between(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
+def with_ends(middle: float, low: float | None, high: float | None) -> str:
+    """
+    >>> with_ends(0.5, 0.25, 0.75), with_ends(0.5, None, None)
+    ('+0.50 (+0.25 to +0.75)', '+0.50')
+    """
+    ends = between(low, high)
+    return f"{signed(middle)} ({ends})" if ends else signed(middle)
+
+
 def accuracy(mean: float | None, std: float | None) -> str:
     """A mean with its spread; nothing where there is none."""
     return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")

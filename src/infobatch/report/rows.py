@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from textwrap import wrap
 
-from ..lab.readings import table
+from ..lab.readings import mean, table
 from ..lab.words import percent
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
-from .figure import Figure, Key, href, metric, patch, said, signed, styles
+from .figure import Figure, Key, href, metric, patch, said, styles, with_ends
 from .series import Study, numbers
 
 COSTS = (
@@ -78,12 +78,11 @@ def difference(study: Study) -> Figure | None:
         if one.low is not None and one.high is not None:
             plot.axes.plot([one.low, one.high], [y, y], color=look.colour, linewidth=2.4)
         plot.axes.plot([one.mean], [y], look.marker, color=look.colour, markersize=7)
-        between = "" if one.low is None or one.high is None else f" ({signed(one.low)} to {signed(one.high)})"
         seeds = f"{one.n} {'pair' if one.n == 1 else 'pairs'} of runs"
         plot.row(
             place,
             row.label,
-            lines=[(look.colour, signed(one.mean) + between), (None, row.verdict.text), (None, seeds)],
+            lines=[(look.colour, with_ends(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
         )
     return Figure(
         "difference",
@@ -107,7 +106,7 @@ def savings(study: Study) -> Figure | None:
     rows = []
     for row in study.comparison.rows:
         if row.verdict.kind != "baseline" and row.saved is not None:
-            choosing = series.mean(map(series.choosing, study.shown(row.label)))
+            choosing = mean(map(series.choosing, study.shown(row.label)))
             rows.append((row.label, (100 * row.saved, study.time_saved(row.label), choosing)))
     if not rows:
         return None
@@ -138,9 +137,9 @@ def seconds(study: Study) -> Figure | None:
     rows = []
     for label in study.sets:
         runs = [run for run in study.shown(label) if series.seconds(run, "total") is not None]
-        total = series.mean(series.seconds(run, "total") for run in runs)
+        total = mean(series.seconds(run, "total") for run in runs)
         if total:
-            parts = {name: series.mean(series.seconds(run, name) for run in runs) or 0.0 for name, *_ in COSTS}
+            parts = {name: mean(series.seconds(run, name) for run in runs) or 0.0 for name, *_ in COSTS}
             parts["rest"] = max(0.0, total - sum(parts.values()))
             rows.append((label, parts, total))
     if not rows:

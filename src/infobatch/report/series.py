@@ -11,7 +11,7 @@ from typing import Any
 
 from ..lab import readings
 from ..lab.comparison import Comparison, compare, group, partner_of
-from ..lab.readings import number, table
+from ..lab.readings import mean, number, table
 from ..lab.records import Fact, Run
 
 MOST_POINTS, ALL_POINTS = 240, 1600
@@ -131,11 +131,6 @@ def numbers(values: Any) -> list[float | None] | None:
         return None
     found = [number(value) for value in values]
     return found if any(value is not None for value in found) else None
-
-
-def mean(values: Iterable[Any]) -> float | None:
-    known = [value for value in map(number, values) if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 Track = dict[int, tuple[float, float]]

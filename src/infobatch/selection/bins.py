@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..checks import check_count, is_number
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
@@ -31,11 +32,11 @@ def ccs(
     """
     if not isinstance(score, str) or score not in SCORES:
         raise InputError(message(f"one of {', '.join(SCORES)}", repr(score), "Leave it out for aum."))
-    if isinstance(cutoff, bool) or not isinstance(cutoff, int | float) or not 0 <= cutoff < 1:
+    if not is_number(cutoff) or not 0 <= cutoff < 1:
         raise InputError(
             message("a cutoff from 0 to below 1", repr(cutoff), "It is the share of the hardest dropped.")
         )
-    _check_bins(bins)
+    check_count("bins", bins, 1, "Leave it out for the usual one.")
     lot = budget.generator(seed, 1)
     budget.count(evidence.size, share)  # a bad one is told before work is done
     scores = SCORES[score](evidence)
@@ -56,7 +57,7 @@ def dq(
     Dataset quantization: Zhou et al. (ICCV 2023), without their patches. Similarity and ``lam`` as in ``graph_cut``.
     """
     check_positive("lam", lam)
-    _check_bins(bins)
+    check_count("bins", bins, 1, "Leave it out for the usual one.")
     (features,) = evidence.need("features")
     lot = budget.generator(seed, 1)
 
@@ -115,10 +116,3 @@ def proportional(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:
 def _some(part: Tensor, many: int, lot: torch.Generator) -> Tensor:
     draw = torch.randperm(len(part), generator=lot, device=budget.CPU)[:many]
     return part[draw.to(part.device)]
-
-
-def _check_bins(bins: object) -> None:
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise InputError(
-            message("bins as a whole number of at least 1", repr(bins), "Leave it out for the usual one.")
-        )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import check_count, is_number
 from ..errors import InputError, message
 from ..plan import generator_for
 from .evidence import Evidence
@@ -21,8 +22,7 @@ def count(size: int, share: float) -> int:
     >>> count(50000, 0.3), count(7, 0.01)
     (15000, 1)
     """
-    number = isinstance(share, int | float) and not isinstance(share, bool)
-    if not number or not 0 < share <= 1:
+    if not is_number(share) or not 0 < share <= 1:
         remedy = "It is what is kept: 0.3 keeps 30 %."
         raise InputError(message("a share above 0 and up to 1", repr(share), remedy))
     return max(1, round(share * size))
@@ -30,8 +30,7 @@ def count(size: int, share: float) -> int:
 
 def generator(seed: int, stream: int = 0) -> torch.Generator:
     """The random numbers of a choice. On the CPU wherever the evidence is, so that a seed means one thing."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise InputError(message("seed as a whole number of at least 0", repr(seed), "Pass seed=0."))
+    check_count("seed", seed, 0, "Pass seed=0.")
     return generator_for(seed, stream, CPU)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checkpoint
+from ..checks import check_count
 from ..errors import InputError, StateError, message
 
 FORMAT = 1
@@ -63,9 +64,7 @@ class Evidence:
     """The same of held-out data."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            remedy = "Pass len(data_set)."
-            raise InputError(message("size as a whole number of at least 1", repr(self.size), remedy))
+        check_count("size", self.size, 1, "Pass len(data_set).")
         _check_shapes(self)
         for name, table in self.tables().items():
             _check_values(name, table)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..checks import check_count
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
@@ -37,7 +38,7 @@ def glister(
     ``balanced=True`` each class is held against its own held-out samples.
     """
     check_positive("rate", rate)
-    _check_rounds(rounds)
+    check_count("rounds", rounds, 1, "Leave it out for 100.")
     e, f = evidence.last_layer()
     held = evidence.validation or evidence
     if held.bias != evidence.bias:
@@ -80,7 +81,7 @@ def grad_match(
     for, several are picked in a round. A pick that turns out to be of no use weighs 0.
     """
     check_positive("ridge", ridge)
-    _check_rounds(rounds)
+    check_count("rounds", rounds, 1, "Leave it out for 100.")
     e, f = evidence.last_layer()
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -106,8 +107,7 @@ def dp(
     ``pool`` best of all, who are chosen anew after every pool / 4. H and a as in ``influence``, in Kronecker form.
     """
     check_positive("damping", damping)
-    if isinstance(pool, bool) or not isinstance(pool, int) or pool < 4:
-        raise InputError(message("pool as a whole number of at least 4", repr(pool), "Leave it out for 1024."))
+    check_count("pool", pool, 4, "Leave it out for 1024.")
     budget.count(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
     u, v, inverse = kronecker(f, evidence.probabilities(), damping)
@@ -250,8 +250,3 @@ def _split(k: int, rounds: int) -> Iterator[int]:
     """k in at most that many whole parts, as equal as can be."""
     rounds = min(k, rounds)
     return (k * (turn + 1) // rounds - k * turn // rounds for turn in range(rounds))
-
-
-def _check_rounds(rounds: object) -> None:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise InputError(message("rounds as a whole number of at least 1", repr(rounds), "Leave it out for 100."))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import is_number
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
@@ -289,5 +290,5 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not is_number(value) or value <= 0:
         raise InputError(message(f"{name} as a number above 0", repr(value), "Leave it out for the usual one."))

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from ..checks import check_dataset
+from ..checks import check_count, check_dataset, is_number
 from ..errors import InputError, message
 from ..plan import generator_for, shuffled
 from .evidence import Evidence
@@ -87,9 +87,10 @@ def gather(
     A function of its arguments: on the CPU bit for bit, on a GPU as far as its kernels are. No global random state
     is left changed. The evidence lies on ``device``, the model's own if not said.
     """
-    _check_counts(epochs=epochs, runs=runs, early=early or 0, batch_size=batch_size, seed=seed, workers=workers)
-    _check_rates(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, seed=seed, workers=workers)
     early = epochs // 2 if early is None else early
+    _check_counts(early=early)
+    _check_rates(lr=lr, momentum=momentum, weight_decay=weight_decay)
     _check_source(model, runs, early, epochs)
     place = _place(model, device)
     feed = _Feed(dataset, batch_size, workers, place, seed)
@@ -424,14 +425,12 @@ def _check_labels(labels: Tensor, count: int, classes: int) -> None:
 def _check_counts(**counts: Any) -> None:
     for name, value in counts.items():
         least = 1 if name in ("runs", "batch_size") else 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            remedy = "Leave it out for the default."
-            raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
+        check_count(name, value, least, "Leave it out for the default.")
 
 
 def _check_rates(**rates: Any) -> None:
     for name, value in rates.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if not is_number(value) or value < 0:
             raise InputError(message(f"{name} of at least 0", repr(value), "Leave it out for the default."))
 
 

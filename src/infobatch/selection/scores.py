@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..checks import is_number
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
@@ -157,7 +158,7 @@ def influence_scores(evidence: Evidence, *, damping: float = 0.01, hessian: Hess
     ``hessian="exact"`` solves with it, while Kd is at most 8192. ``"kronecker"`` takes the eigenvectors of
     mean(S) x mean(f f^T) for its own, with the eigenvalues that fit H best in that basis: O(N(d + K)^2) for any size.
     """
-    if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
+    if not is_number(damping) or damping <= 0:
         raise InputError(message("damping above 0", repr(damping), "It is a share of the mean eigenvalue, as 0.01."))
     if hessian not in ("kronecker", "exact"):
         raise InputError(message('hessian "kronecker" or "exact"', repr(hessian), "Leave it out for kronecker."))

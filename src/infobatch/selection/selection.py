@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from .. import checkpoint
+from ..checks import check_count
 from ..errors import InputError, StateError, message
 from . import lists
 
@@ -45,7 +46,7 @@ class Selection(Sequence[int]):
     """The score of every sample of the data set, where the method has one."""
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_count("size", self.size, 1, "Pass len(data_set).")
         indices = lists.checked(self.indices, self.size)
         if not bool((indices[1:] > indices[:-1]).all()):
             remedy = "Sort them; weights follow."
@@ -145,14 +146,9 @@ class Selection(Sequence[int]):
     @classmethod
     def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
         """A published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
-        _check_size(size)
+        check_count("size", size, 1, "Pass len(data_set).")
         indices = lists.checked(lists.read(Path(path)), size)
         return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
-
-
-def _check_size(size: Any) -> None:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(message("size as a whole number of at least 1", repr(size), "Pass len(data_set)."))
 
 
 def _weights(weights: Any, count: int) -> Tensor:

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import InfoBatchWarning, InputError, message
+from ...checks import check_count
+from ...errors import InfoBatchWarning, InputError
 from . import findings
 from .bench import Bench
 from .case import Case, find, load
@@ -75,8 +76,7 @@ def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagno
     ``limit`` looks at the first so many samples of the data set alone.
     """
     for name, value in (("epochs", epochs), ("limit", 1 if limit is None else limit)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(message(f"{name} as a whole number of at least 1", repr(value), "Leave it out."))
+        check_count(name, value, 1, "Leave it out.")
     with _undisturbed(), tempfile.TemporaryDirectory(prefix="infobatch-doctor-") as folder:
         try:
             given = load(target)
