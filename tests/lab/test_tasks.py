@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch.utils.data import Dataset
 
 from infobatch.errors import InputError
 from infobatch.lab import training
+from infobatch.lab.bench import train_one
+from infobatch.lab.records import read
 from infobatch.lab.settings import Settings
-from infobatch.lab.tasks import Arrays, Task, differences
+from infobatch.lab.tasks import Arrays, Task, differences, right
 
 QUICK = Settings(epochs=2, batch_size=8, lr=0.05, threads=1, model="mlp", gallery=0)
 
@@ -99,9 +102,78 @@ def test_an_input_may_have_several_parts(item: Callable[[int], Any], key: Any) -
     ],
 )
 def test_a_data_set_that_cannot_be_right_is_refused(item: Callable[[int], Any], classes: str, complaint: str) -> None:
-    task = Task("odd", Made(item), Made(item), tuple(classes), make_model=lambda: nn.Linear(4, 3))
-    with pytest.raises(InputError, match=complaint):
-        list(training.run(QUICK.but(model="task"), task=task))
+    good = Made(lambda at: (torch.zeros(4), at % 3))
+    for train, test, named in ((good, Made(item), "test"), (Made(item), good, "training")):
+        task = Task("odd", train, test, tuple(classes), make_model=lambda: nn.Linear(4, 3))
+        with pytest.raises(InputError, match=complaint.replace("training", named)):
+            list(training.run(QUICK.but(model="task"), task=task))
+
+
+def wrong_once_trained(outputs: Tensor, labels: Tensor) -> Tensor:
+    return right(outputs, labels) + (2.0 if bool(outputs.detach().abs().amax() > 0) else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("score", "complaint"),
+    [
+        (
+            lambda outputs, labels: right(outputs, labels).mean(),
+            r"shape \[20\]; got .* shape \[\]. Leave the mean out",
+        ),
+        (lambda outputs, labels: right(outputs, labels)[:, None], r"shape \[20\]; got .* of shape \[20, 1\]. Reduce"),
+        (lambda outputs, labels: right(outputs, labels)[1:], r"shape \[20\]; got .* of shape \[19\]"),
+        (lambda outputs, labels: right(outputs, labels).tolist(), "got list. Return a tensor"),
+        (lambda outputs, labels: 100 * right(outputs, labels), r"scores in \[0, 1\] .*; got 0 to 100. .*100 times"),
+        (lambda outputs, labels: right(outputs, labels) - 1, r"scores in \[0, 1\] .*; got -1 to 0"),
+    ],
+)
+def test_a_score_that_cannot_be_right_is_refused_before_anything_is_trained(
+    score: Callable[..., Any], complaint: str, tmp_path: Path
+) -> None:
+    def untrained(*given: Any) -> Tensor:
+        raise AssertionError("a step was made")
+
+    item = Made(lambda at: (torch.zeros(4), at % 3))
+    for data in (some(), item):
+        task = Task("odd", data, data, ("a", "b", "c"), loss=untrained, score=score)
+        with pytest.raises(InputError, match=complaint):
+            train_one(QUICK, tmp_path / "run", task=task)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_score_that_goes_wrong_later_is_told_at_that_test(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        model = nn.Linear(4, 3)
+        for each in model.parameters():
+            nn.init.zeros_(each)
+        return model
+
+    task = Task("odd", some(), some(), ("a", "b", "c"), score=wrong_once_trained, make_model=make)
+    with pytest.raises(InputError, match=r"scores in \[0, 1\] .*; got 2 to 3"):
+        train_one(QUICK.but(model="task"), tmp_path / "run", task=task)
+    assert read(tmp_path / "run").end is None
+
+
+@pytest.mark.parametrize("score", [lambda o, y: o.argmax(1) == y, lambda o, y: torch.full((len(y),), torch.nan)])
+def test_a_score_may_be_true_or_false_and_a_net_may_diverge(score: Callable[..., Any]) -> None:
+    task = Task("fine", some(), some(), ("a", "b", "c"), score=score)
+    assert list(training.run(QUICK, task=task))[-1]["steps"] > 0
+
+
+def test_trying_the_score_draws_from_no_generator_of_the_run() -> None:
+    def drawing(outputs: Tensor, labels: Tensor) -> Tensor:
+        return torch.rand(len(labels))
+
+    def losses(score: Callable[..., Any]) -> list[float]:
+        task = Task("t", data, data, ("a", "b", "c"), score=score, make_model=make)
+        told = list(training.run(QUICK.but(model="task", epochs=4, eval_every=4), task=task))
+        return [fact["train_loss"] for fact in told if fact["kind"] == "epoch"]
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    data = some(inputs=torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
+    assert losses(drawing) == losses(right)
 
 
 def test_data_in_memory_are_known_by_what_they_are() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,7 @@ from .settings import Settings
 from .tasks import Arrays, Task, check_labels
 
 TEST_BATCH = 1000
+FEW = 64
 SALT = 0x5EED  # so that crops have nothing in common with plans
 
 
@@ -100,6 +102,9 @@ class Feed(Protocol):
         ...
 
     def test(self) -> Iterator[tuple[Any, Tensor]]: ...
+    def few(self) -> Iterator[tuple[Any, Tensor]]:
+        """A few of the test samples, as one batch."""
+        ...
 
 
 class Resident:
@@ -133,6 +138,9 @@ class Resident:
     def test(self) -> Iterator[tuple[Any, Tensor]]:
         return iter(self._test)
 
+    def few(self) -> Iterator[tuple[Any, Tensor]]:
+        return self._test.few()
+
 
 class Loader:
     """An ordinary loader with workers."""
@@ -164,6 +172,9 @@ class Loader:
     def test(self) -> Iterator[tuple[Any, Tensor]]:
         return iter(self._test)
 
+    def few(self) -> Iterator[tuple[Any, Tensor]]:
+        return self._test.few()
+
 
 class _Held:
     def __init__(self, data: Arrays, device: torch.device) -> None:
@@ -172,6 +183,9 @@ class _Held:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for at in range(0, len(self.labels), TEST_BATCH):
             yield self.inputs[at : at + TEST_BATCH], self.labels[at : at + TEST_BATCH]
+
+    def few(self) -> Iterator[tuple[Any, Tensor]]:
+        yield self.inputs[:FEW], self.labels[:FEW]
 
 
 class _Loaded:
@@ -183,6 +197,13 @@ class _Loaded:
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         return pairs(self.loader, self.classes, "test", self.device)
+
+    def few(self) -> Iterator[tuple[Any, Tensor]]:
+        """By a loader of their own, lest the tests' own draw from its generator once more. With a worker where there
+        are some: files that a data set opens here would be theirs, too."""
+        workers, own = min(1, self.loader.num_workers), torch.Generator()
+        loader: Any = torch.utils.data.DataLoader(self.loader.dataset, FEW, num_workers=workers, generator=own)
+        return islice(pairs(loader, self.classes, "test", self.device), 1)
 
 
 def pairs(loader: Any, classes: int, name: str, device: torch.device) -> Iterator[tuple[Any, Tensor]]:

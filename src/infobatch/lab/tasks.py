@@ -116,6 +116,33 @@ def check_labels(labels: Any, classes: int, where: str) -> None:
         raise InputError(message(expected, f"{low} to {high}", remedy))
 
 
+ROUNDING = 1e-3
+"""How far a score may lie beyond its range: a metric in low precision does, and one in percent lies farther."""
+
+
+def check_scores(scores: Any, count: int) -> Tensor:
+    """What a task's own ``score`` returned for a batch. Its values are not looked at, so a device need not wait."""
+    if isinstance(scores, Tensor) and scores.shape == (count,) and not scores.is_complex():
+        return scores
+    remedy = "Reduce every dimension but the first: score.flatten(1).mean(1)."
+    if not isinstance(scores, Tensor):
+        remedy = "Return a tensor, as (outputs.argmax(1) == labels).float()."
+    elif not scores.dim():
+        remedy = "Leave the mean out, as in (outputs.argmax(1) == labels).float(): the lab takes it over all."
+    expected = f"one score a sample from the task's score, shape [{count}]"
+    raise InputError(message(expected, checks.kind(scores), remedy))
+
+
+def check_range(scores: Tensor) -> Tensor:
+    """What is not finite is let through: a net that diverged may give it, and then there is no metric."""
+    known = scores.double()
+    low, high = (float(end) for end in torch.where(known.isfinite(), known, 0.5).aminmax())
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        remedy = "The metric is 100 times their mean: divide by the largest there can be, or clamp."
+        raise InputError(message("scores in [0, 1] from the task's score", f"{low:.4g} to {high:.4g}", remedy))
+    return scores
+
+
 def differences(known: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     """Where a record's data are others than a task's. What either does not tell is not held against it.
 

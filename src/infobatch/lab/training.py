@@ -34,7 +34,7 @@ from .records import Fact
 from .resuming import fitting, load_optimizer, load_random_state, random_state, read_state
 from .settings import Settings, find_device
 from .stopping import Stop, never
-from .tasks import Arrays, Task
+from .tasks import Arrays, Task, check_range, check_scores
 from .telling import Everyone
 from .trial import Trial
 
@@ -144,6 +144,7 @@ class Training:
         self._done = 0
         """Samples of the running epoch done; not 0 only between a pause and the end of that epoch."""
         self._tested: dict[str, Any] = {}
+        self._try_score()
         self.clock.spend("selection", prepared.seconds)
         self.clock.spend("setup", self.clock.now() - began - choosing)
         if state is not None:
@@ -294,9 +295,19 @@ class Training:
         for inputs, targets in self.feed.test():
             outputs = self._answer(net, inputs)
             losses.append(self.task.loss(outputs, targets, 0.0))
-            scores.append(self.task.score(outputs, targets))
+            scores.append(check_scores(self.task.score(outputs, targets), len(targets)))
             labels.append(targets)
-        return telling.judged(torch.cat(losses), torch.cat(scores), torch.cat(labels), len(self.task.classes))
+        judged = check_range(torch.cat(scores).to(self.device))
+        return telling.judged(torch.cat(losses), judged, torch.cat(labels), len(self.task.classes))
+
+    @torch.no_grad()
+    def _try_score(self) -> None:
+        """On a few test samples: a score that cannot be right is said before anything is trained or written."""
+        before = random_state(self.device)
+        self.model.eval()
+        for inputs, labels in self.feed.few():
+            check_range(check_scores(self.task.score(self._answer(self.model, inputs), labels), len(labels)))
+        load_random_state(before, self.device)
 
     def _some_of_all(self, count: int) -> Iterator[Any]:
         """So many batches of all data, with the crops of an epoch that never comes."""
