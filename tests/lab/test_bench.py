@@ -158,15 +158,17 @@ def test_a_full_disk_is_named_and_costs_nothing_but_the_new_checkpoint(task: Tas
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
 
 
-def test_a_checkpoint_of_another_net_is_named(task: Task, tmp_path: Path) -> None:
-    def own(width: int) -> Task:
-        return replace(task, make_model=lambda: nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Linear(width, 2)))
+def own(task: Task, width: int) -> Task:
+    """With a net of its own."""
+    return replace(task, make_model=lambda: nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Linear(width, 2)))
 
+
+def test_a_checkpoint_of_another_net_is_named(task: Task, tmp_path: Path) -> None:
     settings = QUICK.but(model="task")
-    train_one(settings, tmp_path / "run", task=own(8), stop=after(35))
+    train_one(settings, tmp_path / "run", task=own(task, 8), stop=after(35))
     with pytest.raises(StateError, match=r"the checkpoint of this net.*size mismatch.*To train this run anew: mv"):
-        train_one(settings, tmp_path / "run", task=own(9), resume=True)
-    assert train_one(settings, tmp_path / "run", task=own(8), resume=True).end is not None
+        train_one(settings, tmp_path / "run", task=own(task, 9), resume=True)
+    assert train_one(settings, tmp_path / "run", task=own(task, 8), resume=True).end is not None
 
 
 def test_a_record_torn_in_its_last_line_goes_on(task: Task, tmp_path: Path) -> None:
@@ -341,6 +343,22 @@ def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Pa
         assert begun[at + 1][2] == len(control.epochs)
     assert {path.name for path in tmp_path.iterdir()} == {folder_of(tmp_path, run.settings).name for run in runs}
     assert sum(one[2] for one in begun) <= bench.total_length(series, task) == 8 * (6 + 4)
+
+
+def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK.but(model="task"), ("random",), (0,))
+    list(compare_into(tmp_path, series, task=own(task, 8)))
+    before = sorted(tmp_path.rglob("*"))
+    more = replace(series, seeds=(0, 1))
+    with pytest.raises(InputError, match=r"the net that .* have, 106 parameters, .*another, 119 parameters, .*back"):
+        list(compare_into(tmp_path, more, task=own(task, 9)))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert len(list(compare_into(tmp_path, series, task=own(task, 9)))) == 3  # they are there, and read
+    for record in tmp_path.rglob("record.jsonl"):  # as they were written before nets were told
+        facts = [json.loads(line) for line in record.read_text().splitlines()]
+        del facts[0]["net"]
+        record.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    assert len(list(compare_into(tmp_path, more, task=own(task, 9)))) == 6
 
 
 def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: Path) -> None:

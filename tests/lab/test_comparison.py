@@ -171,6 +171,25 @@ def test_data_are_known_by_their_source_rather_than_their_place() -> None:
     assert list(group(other)) == ["full · source=x", "random · source=y"]
 
 
+def test_different_nets_under_the_same_settings_are_told_and_unknown_ones_are_not_held_against_any() -> None:
+    """A task's own net may be edited between two seeds."""
+
+    def note(*nets: str | None, **changes: Any) -> list[str]:
+        runs = many("full", [90.0] * len(nets), **changes) + many("random", [90.0] * len(nets), **changes)
+        for run, net in zip(runs, 2 * nets, strict=True):
+            run.start.update({} if net is None else {"net": net})
+        return [note for note in compare(runs).notes if "net" in note]
+
+    assert note("a", "a", "b") == [
+        "Runs of the same settings have different nets: a (seeds 0, 1); b (seed 2). "
+        "Means and differences mix them: compare runs of one net alone."
+    ]
+    assert note("a", None, "a") == note(None, None) == []
+    big, small = many("full", [90.0], model="resnet18"), many("full", [90.0], model="mlp")
+    big[0].start["net"], small[0].start["net"] = "a", "b"
+    assert not any("nets" in note for note in compare(big + small).notes)
+
+
 def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     full = many("full", [90.0, 91.0, 92.0])
     ours = [made("infobatch", seed, 90.0 + seed, took=70 + seed) for seed in range(3)]

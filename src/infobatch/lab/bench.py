@@ -76,11 +76,13 @@ def train_one(
     stop: Stop = never,
     tick: Tick | None = None,
     hooks: Sequence[Hook] = (),
+    net: str = "",
 ) -> Run:
     """Train into a folder of its own; returns the record. Its ``end`` is None where ``stop`` became true.
 
     With ``resume`` a finished run is read and not trained again. An unfinished one goes on from its checkpoint;
     without a checkpoint it starts anew, and its old record is kept beside the new one. Hooks are closed at the end.
+    ``net`` is that of the runs this one is to stand beside, as their ``start`` has it: another is not begun with.
     """
     folder = Path(folder)
     task = task or make_task(settings.task, settings.data)
@@ -92,6 +94,9 @@ def train_one(
                 return known
         facts = start()
         first = next(facts)  # what is wrong with the settings is said before there is a folder
+        if net and first["net"] != net:
+            expected, got = f"the net that the runs beside {folder} have, {net}", f"another, {first['net']}"
+            raise InputError(message(expected, got, "Put that one back, or compare into another folder."))
         with Recorder(folder) as record:
             _set_aside(folder / CHECKPOINT)  # of a run whose record is gone
             return _write(chain([first], facts), record, hooks)
@@ -326,7 +331,7 @@ def compare_into(
 ) -> Iterator[Run]:
     """The runs of a comparison, as they finish; those that are there already are read. The last one has no ``end``
     where ``stop`` became true."""
-    todo, seen = deque(series.settings()), set()
+    todo, seen, net = deque(series.settings()), set(), ""
     while todo:
         settings = todo.popleft()
         if settings in seen:  # two methods that took as many steps share a control
@@ -335,7 +340,8 @@ def compare_into(
         place = folder_of(folder, settings)
         tick = watch(settings, length(settings, size_of(task.train))) if watch is not None else None
         own = hooks(place) if hooks is not None else ()
-        done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own)
+        done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own, net=net)
+        net = net or str(done.start.get("net") or "")  # older records do not tell it
         gc.collect()  # a captured step and its run hold each other, and much memory of the GPU
         yield done
         if done.end is None:

@@ -110,7 +110,7 @@ def compare(
     if against and against not in sets:
         remedy = near(repr(against), map(repr, sets))
         raise InputError(message("the label of a row to hold all others against", repr(against), remedy))
-    notes = _notes_on_settings(runs, against)
+    notes = _notes_on_nets(runs) + _notes_on_settings(runs, against)
     good: dict[str, list[Run]] = {}
     for name, members in sets.items():
         good[name], said = _usable(name, members)
@@ -353,8 +353,11 @@ def _lone_seeds(label: str, good: list[Run], partners: list[Run], baseline: str)
     lone = sorted(run.settings.seed for run in good if run.settings.seed not in known)
     if not lone or not known:
         return []
-    text = f"seed{'s' if len(lone) > 1 else ''} {', '.join(map(str, lone))}"
-    return [f"{label}: {text} without a run of {baseline} beside it, so not in the difference."]
+    return [f"{label}: {_seeds(lone)} without a run of {baseline} beside it, so not in the difference."]
+
+
+def _seeds(some: list[int]) -> str:
+    return f"seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
 
 
 def decisive(run: Run) -> dict[str, Any]:
@@ -401,6 +404,21 @@ def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
     if cost:
         notes.append(f"The runs differ in {_listed(cost)}: take care when comparing their seconds.")
     return notes
+
+
+def _notes_on_nets(runs: list[Run]) -> list[str]:
+    """A task's own net may change while its name stays. Records that do not tell theirs are not held against any."""
+    seeds: dict[str, dict[str, list[int]]] = {}
+    for run in runs:
+        net = str(run.start.get("net") or "")
+        if net:
+            seeds.setdefault(repr(decisive(run)), {}).setdefault(net, []).append(run.settings.seed)
+    for nets in seeds.values():
+        if len(nets) > 1:
+            told = (f"{net} ({_seeds(sorted(set(their)))})" for net, their in nets.items())
+            mixed = "Means and differences mix them: compare runs of one net alone."
+            return [f"Runs of the same settings have different nets: {'; '.join(told)}. {mixed}"]
+    return []
 
 
 def _machine(run: Run) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -175,6 +176,18 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise InputError(message("images of shape (C, H, W) for this net", str(shape), "Take the model mlp."))
     return shape[0], shape[1], shape[2]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """What tells a net from another, whatever its weights and wherever it runs: names and shapes of all it keeps.
+
+    >>> fingerprint(nn.Linear(2, 3))
+    '9 parameters, sha256:26b6dfd8aa15'
+    """
+    kept = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    told = "\n".join(f"{name} {list(each.shape)}" for name, each in kept)
+    count = sum(each.numel() for each in model.parameters())
+    return f"{count:,} parameters, sha256:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

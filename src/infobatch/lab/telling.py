@@ -61,7 +61,7 @@ class Everyone:
 # ---- beginnings and ends -------------------------------------------------------------------------------------
 
 
-def started(name: str, settings: Settings, task: Task, environment: dict[str, Any]) -> Fact:
+def started(name: str, settings: Settings, task: Task, net: str, environment: dict[str, Any]) -> Fact:
     return {
         "kind": "start",
         "format": FORMAT,
@@ -69,6 +69,7 @@ def started(name: str, settings: Settings, task: Task, environment: dict[str, An
         "time": now(),
         "settings": settings.plain(),
         **task.data,
+        "net": net,
         "metric": task.metric,
         "environment": environment,
     }

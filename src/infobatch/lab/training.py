@@ -26,7 +26,7 @@ from .captured import Captured, capturable
 from .catalogue import make_task
 from .clock import Clock
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
-from .nets import lone, net_for
+from .nets import fingerprint, lone, net_for
 from .optim import make_optimizer
 from .proxies import Choice, prepare
 from .rates import epoch_rates, rate_table
@@ -318,7 +318,7 @@ class Training:
     # ---- facts -------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> Fact:
-        return telling.started(name, self.settings, self.everyone.task, self.environment)
+        return telling.started(name, self.settings, self.everyone.task, fingerprint(self.model), self.environment)
 
     @property
     def environment(self) -> dict[str, Any]:
