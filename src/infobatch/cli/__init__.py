@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ EXTRA = {"cyclopts", "rich", "attrs", "attr", "docstring_parser", "rich_rst"}
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
+    _stand_in_for_closed_streams()
     try:
         from .app import run
     except ModuleNotFoundError as error:
@@ -18,3 +20,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"infobatch: the command line needs {error.name}: pip install 'infobatch[lab]'", file=sys.stderr)
         return 2
     return run(sys.argv[1:] if words is None else words)
+
+
+def _stand_in_for_closed_streams() -> None:
+    """A shell may close them, as >&- does. The work is done all the same, and no file of ours gets their number: a
+    library that prints would write into it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends

@@ -21,7 +21,7 @@ from infobatch.cli.app import COMMANDS, app
 from infobatch.cli.tables import comparison
 from infobatch.lab.comparison import compare
 from infobatch.lab.recipes import load
-from infobatch.lab.records import Run, read_many
+from infobatch.lab.records import Run, read, read_many
 from infobatch.lab.settings import Settings
 from infobatch.selection import SELECTORS
 
@@ -63,6 +63,15 @@ def test_the_program_starts_as_a_program() -> None:
     for command in COMMANDS:
         assert command.__name__ in done.stdout
     assert "--install-completion" in done.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_are_closed_does_its_work(place: Path, closed: str) -> None:
+    words = "train --task toy:make --epochs 1 --name quiet --json"
+    command = ["sh", "-c", f'"$0" -m infobatch.cli {words} {closed}', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert read(place / "runs" / "quiet" / "infobatch-seed0").end is not None
 
 
 def test_methods_and_their_cards(say: Any) -> None:
