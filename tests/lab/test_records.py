@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -126,6 +127,23 @@ def test_a_record_is_not_written_over(tmp_path: Path) -> None:
         records.Recorder(tmp_path / "run")
     assert len(path.read_text().splitlines()) == 1
     records.Recorder(tmp_path / "run", resume=True).close()  # and the lock is free again
+
+
+def test_a_full_disk_is_told_with_the_file_and_loses_the_last_line_alone(tmp_path: Path) -> None:
+    write(tmp_path / "run", START, epoch(0))
+    full = tmp_path / "run" / records.FILE
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full.stat().st_size + 5, before[1]))
+    try:
+        record = records.Recorder(tmp_path / "run", resume=True)
+        for late in (lambda: record(epoch(1)), record.close):  # what was not written is tried once more
+            with pytest.raises(OSError, match=r"File too large: '.*record\.jsonl'"):
+                late()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with records.Recorder(tmp_path / "run", resume=True) as record:
+        record(epoch(1))
+    assert len(records.read(tmp_path / "run").epochs) == 2
 
 
 def test_two_processes_never_write_to_one_folder_and_a_dead_one_lets_go(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ..lab.bench import Hooks, Series
 from ..lab.catalogue import make_task
 from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
-from ..lab.records import Run, label, line, read
+from ..lab.records import Run, label, line, naming, read
 from ..lab.settings import HARDWARE, Settings
 from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task
@@ -284,7 +284,8 @@ def _measure(recipe: Recipe, runs: Path, quick: bool) -> None:
     measured = measure(recipe, quick, lambda text: print(text, file=sys.stderr))
     place = runs / f"{recipe.name}{'-quick' if quick else ''}"
     place.mkdir(parents=True, exist_ok=True)
-    with open(place / "measurements.jsonl", "a", encoding="utf-8") as file:
+    kept = place / "measurements.jsonl"
+    with naming(kept), open(kept, "a", encoding="utf-8") as file:
         file.write(line(measured.plain()))
 
 

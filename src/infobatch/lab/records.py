@@ -13,6 +13,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -66,6 +67,17 @@ def label(settings: Settings) -> str:
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the system has against a file that is open, as a full disk, with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 _locks: WeakSet[TextIO] = WeakSet()
 
 
@@ -113,13 +125,15 @@ class Recorder:
             raise
 
     def __call__(self, fact: Fact) -> None:
-        self._file.write(line(fact))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self.folder / FILE):
+            self._file.write(line(fact))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         try:
-            self._file.close()
+            with naming(self.folder / FILE):
+                self._file.close()
         finally:
             self._lock.close()
 
@@ -277,10 +291,11 @@ def set_torn_line_aside(path: Path) -> None:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data) and _is_fact(data[whole:]):
-        with open(path, "ab") as file:
+        with naming(path), open(path, "ab") as file:
             file.write(b"\n")
     elif whole < len(data):
-        with open(path.with_suffix(".torn"), "ab") as torn:
+        beside = path.with_suffix(".torn")
+        with naming(beside), open(beside, "ab") as torn:
             torn.write(data[whole:] + b"\n")
             os.fsync(torn.fileno())
         os.truncate(path, whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -336,6 +337,11 @@ def test_reproduce_measures_and_keeps_it(say: Any, place: Path, monkeypatch: pyt
     rows = {row["cell"]: row for row in json.loads(out)["rows"]}
     (kept,) = (place / "runs" / "table11-quick" / "measurements.jsonl").read_text().splitlines()
     assert rows["numpy sort, 1.28M"]["ours"] == json.loads(kept)["rows"]["numpy sort, 1.28M"] > 0
+    if os.path.exists("/dev/full"):
+        (place / "runs" / "table11-quick" / "measurements.jsonl").unlink()
+        (place / "runs" / "table11-quick" / "measurements.jsonl").symlink_to("/dev/full")
+        code, _, err = say("reproduce", "table11", "--quick", "--json")
+        assert (code, "No space left on device: 'runs/table11-quick/measurements.jsonl'" in err) == (2, True), err
 
 
 def test_records_that_cannot_be_read_are_told_to_machines_too(say: Any, place: Path) -> None:
