@@ -109,6 +109,14 @@ def test_epochs_beyond_the_log_repeat_its_last() -> None:
     assert any("Epochs 4 to 15" in text for text in replayed.unknown)
 
 
+@pytest.mark.parametrize(("epochs", "samples"), [(100, 6), (6, 6), (6, 100)])
+def test_a_log_that_may_lie_the_other_way_round_says_how_it_is_read(epochs: int, samples: int) -> None:
+    (one,) = estimate(torch.rand(epochs, samples), ["infobatch"])
+    said = [text for text in one.unknown if "transpose" in text]
+    assert len(said) == (epochs > samples)
+    assert all("more epochs (100) than samples (6): a row is read as an epoch" in text for text in said)
+
+
 # ---- laws ------------------------------------------------------------------------------------------------------
 
 

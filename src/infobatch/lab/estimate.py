@@ -168,6 +168,11 @@ def _gaps(losses: Tensor, num_epochs: int) -> list[str]:
     logged, size = losses.shape
     missing = sum(size - int(torch.count_nonzero(torch.isfinite(row))) for row in losses)
     gaps = []
+    if logged > size:
+        gaps.append(
+            f"The log has more epochs ({logged}) than samples ({size}): a row is read as an epoch, a column as "
+            "a sample. If it is the other way round, transpose it."
+        )
     if missing:
         share = missing / (logged * size)
         gaps.append(
