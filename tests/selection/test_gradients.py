@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -278,6 +278,23 @@ def test_dp_leaves_out_first_whose_influence_is_least() -> None:
     evidence = made(3, 50)
     kept = gradients.dp(evidence, 49 / 50)
     assert set(range(50)) - set(kept) == {int(influence_scores(evidence).argmin())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale"),
+    [(torch.float32, 2.0**100), (torch.float32, 2.0**-100), (torch.float64, 2.0**900), (torch.float64, 2.0**-900)],
+)
+def test_dp_is_the_same_at_any_scale(kind: torch.dtype, scale: float) -> None:
+    """The Hessian grows by the square of what gradients grow by, and squares of squares would overflow."""
+    one = made(2, 40)
+    features = cast(Tensor, one.features).to(kind)
+
+    def kept(features: Tensor, bias: bool) -> list[int]:
+        evidence = Evidence(40, labels=one.labels, features=features, logits=one.logits, bias=bias)
+        return [at for balanced in (False, True) for at in gradients.dp(evidence, 0.3, balanced=balanced)]
+
+    assert kept(scale * features, False) == kept(features, False)
+    assert len(kept(scale * features, True)) == 24
 
 
 @pytest.mark.parametrize("pool", [4, 8, 40])

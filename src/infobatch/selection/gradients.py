@@ -110,6 +110,7 @@ def dp(
     check_count("pool", pool, 4, "Leave it out for 1024.")
     budget.count(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
+    f = scaled(f)  # H grows by the square, so the choice stays
     u, v, inverse = kronecker(f, evidence.probabilities(), damping)
     e, f = e @ u.to(e.dtype), f @ v.to(f.dtype)  # in this basis sample i's influence is ``inverse`` times e_i f_i^T
 

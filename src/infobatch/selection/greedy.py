@@ -286,7 +286,8 @@ def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tenso
 def scaled(x: Tensor) -> Tensor:
     """A copy, times the power of 2 that brings its largest number near 1: squares neither overflow nor vanish."""
     exponent = int(torch.frexp(x.abs().amax()).exponent)
-    return x * 2.0 ** -max(-100, min(100, exponent))
+    most = 100 if x.dtype == torch.float32 else 1000  # or the factor itself would
+    return x * 2.0 ** -max(-most, min(most, exponent))
 
 
 def check_positive(name: str, value: Any) -> None:
