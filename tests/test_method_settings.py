@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +56,29 @@ from infobatch.values import labels_of
 def test_bad_settings_are_refused(make: object, complaint: str) -> None:
     with pytest.raises(infobatch.InputError, match=complaint):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda two: methods.infobatch(warmup=two),
+        lambda two: methods.saving(0.2, warmup=two),
+        lambda two: methods.ucb(every=two),
+        lambda two: methods.epsilon_greedy(every=two),
+        lambda two: methods.seta(groups=two),
+        lambda two: methods.dynamic_uncertainty(window=two),
+        lambda two: variations.noise_guard(methods.full(), patience=two),
+    ],
+)
+def test_whole_numbers_of_any_library_are_counts_and_kept_as_plain_ones(make: Callable[[Any], Any]) -> None:
+    numpy = pytest.importorskip("numpy")
+    plain = make(2)
+    for two in (numpy.int64(2), numpy.uint8(2), torch.tensor(2)):
+        assert repr(make(two)) == repr(plain)  # by which a checkpoint knows the method
+        assert pickle.dumps(make(two)) == pickle.dumps(plain)
+    for none in (numpy.float64(2), numpy.bool_(True), torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])):
+        with pytest.raises(infobatch.InputError):
+            make(none)
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "int32", "uint64"])

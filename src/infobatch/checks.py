@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Collection, Sized
 from typing import Any, Protocol
@@ -84,6 +85,15 @@ def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
 def check_count(name: str, value: Any, least: int, remedy: str) -> None:
     if not is_count(value, least):
         raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
+
+
+def count_of(name: str, value: Any, least: int, remedy: str) -> int:
+    """As ``check_count``, for whole numbers of any library; returned as a plain one, which a checkpoint can hold."""
+    found = whole(value)
+    if found is None:
+        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
+    check_count(name, found, least, remedy)
+    return found
 
 
 def check_shardable(size: int, method: str, by_cuts: bool) -> None:
@@ -220,6 +230,16 @@ def kind(value: Any) -> str:
 def is_count(value: Any, least: int) -> bool:
     """A whole number of at least ``least``; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def whole(value: Any) -> int | None:
+    """A whole number of any library as a plain one, as 3 for np.int64(3); None where it is none, as True is."""
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError):  # of a tensor that has no value
+        return None
 
 
 def is_number(value: Any) -> bool:

@@ -105,7 +105,7 @@ def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warm
     if ratio == 0:
         raise InputError(message("a ratio above 0", "0", "The ratio is the share that goes among the prunable."))
     schedule = all_of(until(delta), after(warmup))
-    settings = {"share": share, "delta": float(delta), "ratio": ratio, "warmup": warmup}
+    settings = {"share": share, "delta": float(delta), "ratio": ratio, "warmup": int(warmup)}
     policy = partial(policies.spend, saving=share, ratio=ratio)
     return Method("saving", settings, policy, schedule, fits=partial(_reachable, share=share))
 
@@ -132,7 +132,8 @@ def rising(
 def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
     """Raju et al. 2021: the highest average losses, a share ``epsilon`` of the budget by lot; every ten epochs."""
     ratio, epsilon, share = ratio_of(ratio), share_of("epsilon", epsilon), part("share", share)
-    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=count("every", every))
+    every = count("every", every)
+    policy = partial(choices.greedy_or_not, ratio=ratio, epsilon=epsilon, every=every)
     settings = {"ratio": ratio, "epsilon": epsilon, "share": share, "every": every}
     return _rival("epsilon_greedy", settings, policy, memory.average(share) | memory.chosen())
 
@@ -140,7 +141,8 @@ def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0
 def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 10) -> Method:
     """Raju et al. 2021: the highest average loss plus ``c`` times its spread; chosen anew every ten epochs."""
     ratio, share, c = ratio_of(ratio), part("share", share), number("c", c, "1 is the usual one.")
-    policy = partial(choices.upper_bound, ratio=ratio, c=c, every=count("every", every))
+    every = count("every", every)
+    policy = partial(choices.upper_bound, ratio=ratio, c=c, every=every)
     settings = {"ratio": ratio, "c": c, "share": share, "every": every}
     return _rival("ucb", settings, policy, memory.average(share, spread=True) | memory.chosen())
 
@@ -150,8 +152,8 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
 
     ``update`` needs the keyword ``confidence``.
     """
-    ratio = ratio_of(ratio)
-    policy = partial(choices.least_uncertain_go, ratio=ratio, length=count("window", window, 2))
+    ratio, window = ratio_of(ratio), count("window", window, 2)
+    policy = partial(choices.least_uncertain_go, ratio=ratio, length=window)
     return _rival(
         "dynamic_uncertainty",
         {"ratio": ratio, "window": window},
@@ -165,9 +167,9 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
 
 def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: float = 0.875) -> Method:
     """SeTa (CVPR 2025): a random (1-ratio)N, of which a window of loss groups slides from easy to hard."""
-    ratio, share = ratio_of(ratio), part("share", share)
+    ratio, share, groups = ratio_of(ratio), part("share", share), count("groups", groups)
     until(delta)
-    policy = partial(choices.window_of_groups, ratio=ratio, groups=count("groups", groups), share=share, delta=delta)
+    policy = partial(choices.window_of_groups, ratio=ratio, groups=groups, share=share, delta=delta)
     return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
 
 
@@ -299,7 +301,7 @@ def _rival(
 
 def _method(name: str, policy: Policy, delta: float, warmup: int, rescale: bool = True, **settings: Any) -> Method:
     schedule = all_of(until(delta), after(warmup))
-    settings |= {"delta": float(delta), "warmup": warmup, "rescale": rescale}
+    settings |= {"delta": float(delta), "warmup": int(warmup), "rescale": rescale}
     plain = {"warmup": 0, "rescale": True, "rounding": "exact"}
     shown = {key: value for key, value in settings.items() if plain.get(key) != value}
     return Method(name, shown, policy, schedule, rescale, unbiased=rescale)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-from .checks import is_count, is_number
+from .checks import is_number, whole
 from .errors import InputError, message
 
 
@@ -42,9 +42,10 @@ def until(delta: float) -> Schedule:
 
 def after(warmup: int) -> Schedule:
     """Prune from epoch ``warmup`` on."""
-    if not is_count(warmup, 0):
+    epochs = whole(warmup)
+    if epochs is None or epochs < 0:
         raise InputError(message("warmup as a count of epochs", repr(warmup), "0 means no warm-up."))
-    return partial(_after, warmup=warmup)
+    return partial(_after, warmup=epochs)
 
 
 def all_of(*schedules: Schedule) -> Schedule:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_count, is_number
+from .checks import count_of, is_number
 from .errors import InputError, message
 
 
@@ -30,8 +30,7 @@ def part(name: str, part: float) -> float:
 
 
 def count(name: str, value: int, least: int = 1) -> int:
-    check_count(name, value, least, "It is a count.")
-    return value
+    return count_of(name, value, least, "It is a count.")
 
 
 def labels_of(given: Any) -> Tensor:

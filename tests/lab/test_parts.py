@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -54,6 +57,14 @@ from infobatch.lab.settings import Settings, parse_method
 def test_bad_settings_are_refused_by_name(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         Settings.of(given)
+
+
+def test_whole_numbers_of_numpy_are_kept_as_plain_ones() -> None:
+    settings = Settings(seed=np.int64(3), epochs=np.int32(7))  # type: ignore[arg-type]
+    assert settings == Settings(seed=3, epochs=7)
+    assert json.dumps(settings.plain()) == json.dumps(Settings(seed=3, epochs=7).plain())
+    with pytest.raises(InputError, match="seed as int"):
+        Settings(seed=np.float64(3))  # type: ignore[arg-type]
 
 
 def test_settings_survive_a_record() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import methods, variations
-from ..checks import is_number
+from ..checks import is_number, whole
 from ..dataset import Compensate
 from ..errors import InputError, message
 from ..method import Method
@@ -294,6 +294,9 @@ _AT_LEAST: dict[str, float] = {
 def _check(settings: Settings) -> None:
     for entry in fields(settings):
         value, plain = cast(Any, getattr(settings, entry.name)), entry.default
+        if type(plain) is int and type(value) is not int and whole(value) is not None:
+            value = whole(value)  # of numpy, which a record in JSON could not hold
+            object.__setattr__(settings, entry.name, value)
         kinds = (int, float) if isinstance(plain, float) else (type(plain),)
         if type(value) not in kinds:
             expected = f"{entry.name} as {kinds[-1].__name__}, as {plain!r}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_count, is_number
+from ..checks import count_of, is_number
 from ..errors import InputError, message
 from ..plan import generator_for
 from .evidence import Evidence
@@ -30,8 +30,7 @@ def count(size: int, share: float) -> int:
 
 def generator(seed: int, stream: int = 0) -> torch.Generator:
     """The random numbers of a choice. On the CPU wherever the evidence is, so that a seed means one thing."""
-    check_count("seed", seed, 0, "Pass seed=0.")
-    return generator_for(seed, stream, CPU)
+    return generator_for(count_of("seed", seed, 0, "Pass seed=0."), stream, CPU)
 
 
 def quotas(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:

@@ -163,7 +163,7 @@ def choose(
     weight = torch.cat(weights)[ranks].double()
     mean = weight.mean()
     weight = torch.where(mean > 0, weight / mean, 1.0).float()
-    asked = {"share": float(share), "balanced": balanced, "seed": seed} | (settings or {})
+    asked = {"share": float(share), "balanced": balanced, "seed": int(seed)} | (settings or {})
     return Selection(indices, evidence.size, weight, method=method, settings=asked, scores=scores)
 
 

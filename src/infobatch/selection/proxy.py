@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from ..checks import check_count, check_dataset, is_number
+from ..checks import check_count, check_dataset, count_of, is_number
 from ..errors import InputError, message
 from ..plan import generator_for, shuffled
 from .evidence import Evidence
@@ -87,7 +87,8 @@ def gather(
     A function of its arguments: on the CPU bit for bit, on a GPU as far as its kernels are. No global random state
     is left changed. The evidence lies on ``device``, the model's own if not said.
     """
-    _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, seed=seed, workers=workers)
+    _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, workers=workers)
+    seed = count_of("seed", seed, 0, "Leave it out for the default.")
     early = epochs // 2 if early is None else early
     _check_counts(early=early)
     _check_rates(lr=lr, momentum=momentum, weight_decay=weight_decay)

@@ -196,7 +196,7 @@ def keep_largest(
     scores = score(evidence, **own)
     ranked = torch.zeros(evidence.size, device=evidence.device) if scores is None else scores
     chosen = torch.cat([members[budget.largest(ranked[members], k, lot)] for members, k in asked])
-    settings = {"share": float(share), "balanced": balanced, "seed": seed, **own}
+    settings = {"share": float(share), "balanced": balanced, "seed": int(seed), **own}
     return Selection(chosen.sort().values, evidence.size, method=method, settings=settings, scores=scores)
 
 
