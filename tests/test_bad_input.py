@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -221,6 +223,14 @@ def test_counts(count: Any) -> None:
     refused(InputError, "warmup as a count", lambda: after(count))
     train_data = InfoBatch(DATA, 3)
     refused(InputError, "lookahead as a number", lambda: infobatch.DataLoader(train_data, lookahead=count))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])
+def test_whole_numbers_of_any_library_are_counts_and_kept_as_plain_ones(kind: Any, tmp_path: Path) -> None:
+    for made in (InfoBatch(DATA, kind(3), seed=kind(5)), Pruned(DATA, methods.full(), kind(3), seed=kind(5))):
+        assert [(value, type(value)) for value in (made.num_epochs, made.seed)] == [(3, int), (5, int)]
+        infobatch.save(made.state_dict(), tmp_path / "state.pt")  # which a number of numpy could not be loaded from
+        made.load_state_dict(infobatch.load(tmp_path / "state.pt"))
 
 
 def test_no_epochs() -> None:

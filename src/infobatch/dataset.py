@@ -59,8 +59,8 @@ class Pruned(View):
         shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
-        checks.check_count("num_epochs", num_epochs, 1, ORDER)
-        checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
+        num_epochs = checks.count_of("num_epochs", num_epochs, 1, ORDER)
+        seed = checks.count_of("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
         if compensate not in ("auto", *GROWTHS):
