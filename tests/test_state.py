@@ -406,3 +406,29 @@ def test_other_labels_are_another_method(make: Callable[[torch.Tensor], methods.
     infobatch.Pruned(data, make(labels.clone()), 8).load_state_dict(state)
     with pytest.raises(infobatch.StateError, match="with labels"):
         infobatch.Pruned(data, make(labels.roll(1)), 8).load_state_dict(state)
+
+
+def test_dropout_goes_on_where_it_was() -> None:
+    """A pass draws a number from torch's generator for its workers, and a resumed epoch is one pass more."""
+    data = TensorDataset(torch.linspace(0, 1, 40))
+
+    def train(state: dict[str, Any] | None, stop: int | None) -> tuple[list[Tensor], dict[str, Any]]:
+        torch.manual_seed(1)
+        run = infobatch.InfoBatch(data, 8)
+        if state is not None:
+            run.load_state_dict(state["data"])
+            torch.set_rng_state(state["random"])
+        drawn = []
+        for _ in range(run.epoch, 8):
+            for (x,) in infobatch.DataLoader(run, batch_size=8):
+                run.update(x)
+                drawn.append(torch.rand(3))
+                if len(drawn) == stop:
+                    return drawn, {"data": run.state_dict(), "random": torch.get_rng_state()}
+        return drawn, {}
+
+    whole, _ = train(None, None)
+    for stop in (1, 5, 7, 11):
+        first, state = train(None, stop)
+        rest, _ = train(state, None)
+        assert torch.equal(torch.stack(first + rest), torch.stack(whole))

@@ -94,3 +94,14 @@ def test_history_tells_the_run() -> None:
     assert history[-1].saved_so_far == pytest.approx(left_out / 800)
     assert all(now.growth == 100 / now.kept for now in history)
     assert all(now.noise <= 1 for now in history)
+
+
+def test_one_noisy_epoch_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
+    """The first losses are the noisiest; whoever prunes well must not be told to prune otherwise."""
+    train = infobatch.Pruned(range(100), infobatch.methods.above_mean(), 8)
+    said = []
+    for _ in range(4):
+        for x in infobatch.DataLoader(train, 25):
+            train.update(x.float().pow(3))
+        said.append(any("noise-to-signal" in str(each.message) for each in recwarn))
+    assert said == [False, False, True, True]

@@ -24,7 +24,7 @@ from .schedules import Moment
 from .scorebook import ScoreBook
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
-from .telemetry import EpochReport, report, warn_near_bounds
+from .telemetry import NOISE_BOUND, EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
 Compensate = Literal["auto", Growth]
@@ -94,6 +94,9 @@ class Pruned(View):
         """The look at those left out, while there is one."""
         self._reports: list[EpochReport] = []
         self._warned = False
+        """Whether it was said that a step is noisy or goes far."""
+        self._noisy = 0
+        """How many epochs in a row a step was noisier than the paper vouches for."""
         self._unlooked = False
         """Whether it was said that a look at the left-out is missing."""
         self._sampler = PlanSampler(self._begin, self._length, self._where)
@@ -347,7 +350,9 @@ class Pruned(View):
         plan = self.plan()
         if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
             now = report(plan, self._book.scores, self._book.planned)
-            self._warned = warn_near_bounds(now, grows=self.compensate != "none")
+            self._noisy = self._noisy + 1 if now.noise > NOISE_BOUND else 0
+            if self._noisy != 1:  # one noisy epoch is no news: the first losses are
+                self._warned = warn_near_bounds(now, grows=self.compensate != "none")
         for tell in self.at_begin.values():
             tell()
         if not self.at_begin and plan.growth > 1 and self.compensate == "lr" and not self.paced:

@@ -133,7 +133,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return Delivery(self, self.lookahead)
+        resumed = self.generator is None and self._data._course.resumed
+        state = torch.get_rng_state() if resumed else None
+        delivery = Delivery(self, self.lookahead)
+        if state is not None:  # each pass draws a number for its workers, and a resumed epoch is one pass more
+            torch.set_rng_state(state)
+        return delivery
 
     def seed_workers(self) -> None:
         """Before a pass: what its workers draw comes from (seed, epoch).

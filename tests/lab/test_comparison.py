@@ -6,15 +6,16 @@ import json
 import math
 import random
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import stats
 
-from infobatch.errors import InputError
+from infobatch.errors import InputError, StateError
 from infobatch.lab.comparison import Row, compare, group
 from infobatch.lab.readings import metric_of
-from infobatch.lab.records import Run
+from infobatch.lab.records import Run, looks_beside
 from infobatch.lab.settings import Settings
 from infobatch.lab.verdicts import Difference, of_differences
 
@@ -347,3 +348,24 @@ def test_bad_options_are_refused(options: dict[str, float]) -> None:
         compare(many("full", [1.0]), **options)
     with pytest.raises(InputError, match="runs to compare"):
         compare([])
+
+
+def test_full_data_with_as_many_steps_is_beside_all_seeds_or_none() -> None:
+    """By what a method takes on average: seeds near it by chance would be a choice by outcome."""
+    runs = many("full", [90.0, 91.0, 92.0]) + many("full", [89.0, 90.0, 91.0], steps=100)
+    for took, n in (([95, 100, 105], 3), ([101, 106, 108], None)):
+        pruned = [made("random", seed, 90.0, took=steps) for seed, steps in enumerate(took)]
+        same = row_of([*runs, *pruned], "random").same_steps
+        assert (same and same.n) == n
+
+
+def test_looks_may_be_noted_beside_records(tmp_path: Path) -> None:
+    kept = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+    assert looks_beside(kept) is None
+    (tmp_path / "looks.json").write_text('{"one.jsonl": [3]}')
+    assert looks_beside(kept) == (3,)
+    assert looks_beside(kept[1:]) is None
+    for wrong in ("[3]", '{"one.jsonl": 3}', "{"):
+        (tmp_path / "looks.json").write_text(wrong)
+        with pytest.raises(StateError, match=r"looks\.json"):
+            looks_beside(kept)

@@ -119,6 +119,8 @@ def test_enough_seeds_do_decide() -> None:
         ([-1.0, -1.2, -0.8, -1.0], "worse", "worse by 1.00 points (0.74 to 1.26)"),
         ([-0.1, -0.12, -0.08, -0.1], "lossless", "lossless within 0.3 points at 95 %"),
         ([2.0, -2.0], "undecided", None),
+        ([0.5, 0.501], "undecided", "not enough seeds: about 1 more needed"),
+        ([-1.0, -1.001], "undecided", "not enough seeds: about 1 more needed"),
         ([0.0, 0.0], "undecided", "not enough seeds: all differ alike, so no interval; 2 more needed"),
         ([0.0, 0.0, 0.0, 0.0], "lossless", "lossless within 0.3 points at 95 %"),
     ],

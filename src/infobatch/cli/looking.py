@@ -13,7 +13,7 @@ from ..cards import CARDS
 from ..errors import InputError, StateError, message
 from ..lab.bench import PLAN, Series
 from ..lab.catalogue import TASKS, TaskInfo, there
-from ..lab.records import files, sift
+from ..lab.records import files, looks_beside, sift
 from ..methods import METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin
@@ -69,7 +69,7 @@ def _looks(kept: Sequence[Path]) -> tuple[int, ...] | None:
                 looks.append(Series.load(folder).looks)
             except StateError as error:  # the runs beside it may be whole
                 left_out(error)
-    return max(looks, key=len, default=None)
+    return max(looks, key=len, default=None) or looks_beside(kept)
 
 
 def estimate(

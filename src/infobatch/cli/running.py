@@ -187,9 +187,9 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     if json:
         return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
     asked = {label(one) for one in series.settings()}
-    more = max((row.verdict.more or 0 for row in found.rows if row.label in asked), default=0)
-    if more:
-        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}")
+    open_rows = [(row.verdict.more, row.label) for row in found.rows if row.label in asked and row.verdict.more]
+    for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
+        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name})")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
     return Answer()
 

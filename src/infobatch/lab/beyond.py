@@ -20,7 +20,7 @@ from typing import Any
 
 from .comparison import Comparison, compare, decisive, group
 from .recipes import Recipe, essence
-from .records import Run, label
+from .records import Run, label, looks_beside
 from .settings import Settings
 from .verdicts import Difference
 
@@ -84,13 +84,15 @@ def _study(runs: list[Run], asked: dict[Settings, tuple[str, ...]]) -> Beyond:
     sets = group(runs)
     whose = {name: _whose(members, asked) for name, members in sets.items()}
     rule = next((name for name, members in sets.items() if members[0].label == RULE and whose[name]), "")
-    held = compare(runs, against=rule).rows if rule else ()
+    records = tuple(dict.fromkeys(run.file for run in runs if run.file is not None))
+    looks = looks_beside(records)
+    held = compare(runs, against=rule, looks=looks).rows if rule else ()
     return Beyond(
         common=_common(runs[0]),
         rates=tuple(sorted({run.settings.lr for run in runs})),
-        comparison=compare(runs),
+        comparison=compare(runs, looks=looks),
         asked=whose,
         rule=rule,
         to_rule={row.label: row.difference for row in held if row.difference is not None},
-        records=tuple(dict.fromkeys(run.file for run in runs if run.file is not None)),
+        records=records,
     )

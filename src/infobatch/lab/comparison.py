@@ -30,7 +30,7 @@ OWN = ("method", "seed", "compensate", "ideas", "steps")
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
 """Settings that change what a run costs or shows, and not what it learns."""
 SAME_STEPS = 0.02
-"""How near a control's number of steps must be to the method's, as a share."""
+"""How near a control's number of steps must be to what the method takes on average, as a share."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,6 @@ def compare(
     look = max(1, len(taken or ()))
     held = level_at(level, look)
     controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
-    of_same_steps = _matching(controls)
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets, baseline)
@@ -133,7 +132,9 @@ def compare(
         else:
             verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or baseline)
-        same = None if _is_control(members[0], baseline) else _paired(good[name], of_same_steps, held)
+        same = (
+            None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, good[name]), held)
+        )
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
@@ -224,12 +225,19 @@ def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
     return lambda run: table.get(run.settings.seed)
 
 
-def _matching(controls: list[Run]) -> Callable[[Run], Run | None]:
-    """The control with a run's number of steps, or with one that is near it."""
+def _matching(controls: list[Run], members: list[Run]) -> Callable[[Run], Run | None]:
+    """The control with a run's very number of steps, or with one that is near what its label takes on average.
+
+    Near a single run's would do for some seeds and not for others, by what came of them.
+    """
+    usual = mean((run.end or {}).get("steps") for run in members) or 0.0
+
+    def near(control: Run) -> bool:
+        return abs(control.settings.steps - usual) <= SAME_STEPS * usual
 
     def partner(run: Run) -> Run | None:
-        near = [other for other in controls if _steps_apart(run, other) <= SAME_STEPS and _alike(run, other)]
-        return min(near, key=lambda other: _distance(run, other), default=None)
+        same = [other for other in controls if _alike(run, other) and (not _steps_apart(run, other) or near(other))]
+        return min(same, key=lambda other: _distance(run, other), default=None)
 
     return partner
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -207,6 +207,24 @@ def holds_runs(path: Path) -> bool:
     if not path.is_file():
         return path.is_symlink() and not path.exists()  # one that leads nowhere is told, when it is read
     return path.name == FILE or kind_of(path) in (*KINDS, DAMAGED)
+
+
+LOOKS = "looks.json"
+"""Beside records of many runs: by file name, the numbers of seeds at which they were looked at on the way."""
+
+
+def looks_beside(kept: Iterable[Path]) -> tuple[int, ...] | None:
+    """The looks that were noted for these records, or for those of them with most; None where none are."""
+    noted = []
+    for file in dict.fromkeys(kept):
+        beside = file.parent / LOOKS
+        if beside.is_file():
+            try:
+                noted.append(tuple(map(int, json.loads(beside.read_bytes()).get(file.name, ()))))
+            except (ValueError, TypeError, AttributeError) as error:
+                remedy = 'It is as {"runs.jsonl": [3]}: looked at when there were three seeds.'
+                raise StateError(message("numbers of seeds by file name", str(beside), remedy)) from error
+    return max(noted, key=len, default=()) or None
 
 
 def kind_of(path: Path) -> str:

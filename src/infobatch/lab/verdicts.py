@@ -26,6 +26,8 @@ from .words import percent
 Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
 
 
+FEWEST = 3
+"""Two differences may lie close together by chance, and then their interval says more than it knows."""
 WITHOUT_SPREAD = 4
 """Differences all alike have no spread to judge by. Accuracies are counts, so two or three alike are common."""
 
@@ -104,12 +106,13 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
         more = WITHOUT_SPREAD - difference.n
         return Verdict("undecided", f"not enough seeds: all differ alike, so no interval; {more} more needed", more)
     mean, low, high = difference.mean, difference.low, difference.high
-    if low > 0:
-        return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so {word}")
-    if low > -margin:
-        return Verdict("lossless", f"{word} within {margin:g} points at {percent(level)}")
-    if high < 0:
-        return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
+    if difference.n >= FEWEST:
+        if low > 0:
+            return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so {word}")
+        if low > -margin:
+            return Verdict("lossless", f"{word} within {margin:g} points at {percent(level)}")
+        if high < 0:
+            return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
     more = more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1))
     return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
 

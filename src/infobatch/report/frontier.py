@@ -64,7 +64,8 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
         f"frontier-{by}",
         f"{word(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
-        f"Up and to the left is better. Bars: one standard deviation over seeds. Beaten by none in both: {names}.",
+        "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
+        f"than these: {names}.",
         keys(looks, [one.label for one in points]),
         href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),
     )
