@@ -1,5 +1,6 @@
 """A run that is killed in the middle of an epoch goes on at the next batch, as if nothing had happened."""
 
+import math
 import tempfile
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import torch
 
 import infobatch
 
-NUM_EPOCHS, SAVE_EVERY = 6, 3
+NUM_EPOCHS, BATCH, SAVE_EVERY = 8, 32, 3
 
 
 class KilledError(Exception):
@@ -22,8 +23,11 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
     model = torch.nn.Linear(5, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(x, y), NUM_EPOCHS)
-    loader = infobatch.DataLoader(train_data, batch_size=32)
-    parts = {"model": model, "optimizer": optimizer, "train_data": train_data}
+    loader = infobatch.DataLoader(train_data, batch_size=BATCH)
+    full_steps = math.ceil(len(train_data) / BATCH)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=NUM_EPOCHS * full_steps)
+    scheduler = infobatch.pace(cosine, train_data, full_steps)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
 
     batches = 0
     if path.exists():
@@ -40,6 +44,7 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            scheduler.step()
             batches += 1
             if batches % SAVE_EVERY == 0:
                 states = {name: part.state_dict() for name, part in parts.items()}
