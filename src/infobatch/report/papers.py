@@ -94,11 +94,14 @@ def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
     statuses = Counter(row.status for outcome in outcomes for row in outcome.rows)
     parts = [_part(outcome, target) for outcome in outcomes]
     ours = sum(len(group.lines) for part in parts for group in part.groups)
+    same = [row for outcome in outcomes for row in outcome.rows if row.status == "reproduced"]
+    trained = sum(row.cell.settings is not None for row in same)
     text = shell.render(
         "papers.html",
         ("style.css", "papers.css"),
         title=TITLE,
-        subtitle=f"{len(outcomes)} tables and figures, {statuses.total()} cells; {ours} were run or measured here.",
+        subtitle=f"{len(outcomes)} tables and figures, {statuses.total()} cells; {ours} were run or measured here. "
+        f"Of the {len(same)} that are reproduced {trained} are of trained nets, the others of what choosing costs.",
         rules=_link("how a cell is judged", folder() / "README.md", target, "how-a-cell-is-judged"),
         level=percent(LEVEL),
         counts=[(status, statuses[status]) for status in STATUSES],
