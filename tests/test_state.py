@@ -385,11 +385,6 @@ def test_a_loaders_state_is_where_training_is_and_wants_the_datas_loaded_first()
         loader.load_state_dict(state)
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("error")
-    go_through(Path(sys.argv[1]))
-
-
 @pytest.mark.parametrize("state", [{}, None, {"epoch": "1", "done": 0}, [1, 2]], ids=repr)
 def test_a_place_that_is_none_is_refused(state: Any) -> None:
     train = infobatch.InfoBatch(TensorDataset(torch.arange(8.0)), 4)
@@ -432,3 +427,9 @@ def test_dropout_goes_on_where_it_was() -> None:
         first, state = train(None, stop)
         rest, _ = train(state, None)
         assert torch.equal(torch.stack(first + rest), torch.stack(whole))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message="with num_epochs=")  # short as they are
+    go_through(Path(sys.argv[1]))

@@ -69,3 +69,16 @@ def test_a_warning_of_pace_names_the_call_of_pace() -> None:
         infobatch.pace(optimizer, train)  # named
 
     assert lines_of(pacing, "scale of a gradient") == ["infobatch.pace(optimizer, train)  # named"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "delta", "said"), [(7, 0.875, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0), (1, 0.5, 0)]
+)
+def test_a_run_too_short_to_end_on_all_data_is_told(
+    recwarn: pytest.WarningsRecorder, epochs: int, delta: float, said: int
+) -> None:
+    warnings.simplefilter("always")
+    train = infobatch.InfoBatch(range(40), epochs, delta=delta)
+    assert ["no epoch is left for all data" in str(each.message) for each in recwarn] == [True] * said
+    last = infobatch.schedules.Moment(epochs - 1, epochs)
+    assert said == (train.method.schedule(last) and delta < 1 and epochs > 1)

@@ -100,6 +100,7 @@ class Pruned(View):
         self._unlooked = False
         """Whether it was said that a look at the left-out is missing."""
         self._sampler = PlanSampler(self._begin, self._length, self._where)
+        self._warn_of_the_end()
 
     # ---- what a training loop uses -----------------------------------------------------------------------
 
@@ -415,6 +416,15 @@ class Pruned(View):
         if self._course.epoch >= self.num_epochs:
             for tell in self.at_begin.values():
                 tell()
+
+    def _warn_of_the_end(self) -> None:
+        """A run that is to end on all data may be too short for that."""
+        delta, last = self.method.settings.get("delta", 1.0), Moment(self.num_epochs - 1, self.num_epochs)
+        if delta < 1 and last.epoch and self.method.schedule(last):
+            warn(
+                f"with num_epochs={self.num_epochs} and delta={delta} no epoch is left for all data at the end: "
+                "train longer, or lower delta"
+            )
 
     def _warn_of_looks(self) -> None:
         """Some were left out, and nobody looked at them since."""
