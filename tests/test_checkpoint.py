@@ -178,6 +178,18 @@ def test_numbers_of_numpy_are_saved_as_plain_ones(tmp_path: Path) -> None:
     assert same(loaded, {"lr": 0.5, "groups": [{"betas": (0.5, 0.9)}, {"step": 3}], "w": torch.ones(2)})
     assert type(loaded["lr"]) is float
     assert type(state["lr"]) is np.float64
+    model = torch.nn.Linear(2, 2).state_dict()
+    model["scale"] = np.float64(0.5)
+    infobatch.save(model, tmp_path / "last.pt")
+    assert infobatch.load(tmp_path / "last.pt")._metadata == model._metadata
+
+
+def test_a_list_that_holds_itself(tmp_path: Path) -> None:
+    knot: list[Any] = [torch.ones(2)]
+    knot.append(knot)
+    infobatch.save(knot, tmp_path / "last.pt")
+    loaded = infobatch.load(tmp_path / "last.pt")
+    assert loaded[1] is loaded
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:

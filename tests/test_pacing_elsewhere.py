@@ -26,10 +26,19 @@ MAKERS: dict[str, Callable[[Optimizer, int], Any]] = {
 
 
 class Training:
-    def __init__(self, maker: Callable[[Optimizer, int], Any], batch: int, compensate: Any, lr: Any = 1.0) -> None:
+    def __init__(
+        self,
+        maker: Callable[[Optimizer, int], Any],
+        batch: int,
+        compensate: Any,
+        momentum: float = 0.9,
+        loaded: dict[str, Any] | None = None,
+    ) -> None:
         self.data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate=compensate)
         self.loader = infobatch.DataLoader(self.data, batch_size=batch)
-        self.optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=lr, momentum=0.9)
+        self.optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0, momentum=momentum)
+        if loaded is not None:
+            self.optimizer.load_state_dict(loaded["optimizer"])
         steps = math.ceil(SIZE / batch)
         self.inner = maker(self.optimizer, steps)
         self.paced = infobatch.pace(self.inner, self.data, steps)
@@ -72,13 +81,56 @@ def test_another_batch_size_goes_on_where_the_data_are(maker: Any, batch: int, c
     assert then.inner.last_epoch == EPOCHS * math.ceil(SIZE / batch)
 
 
+@pytest.mark.parametrize("compensate", ["lr", "loss", "none"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("order", ["optimizer first", "optimizer last", "twice"])
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_other_steps_in_whatever_order_states_are_loaded(
+    maker: Any, order: str, momentum: float, compensate: Any
+) -> None:
+    if maker is MAKERS["onecycle"] and not momentum:
+        pytest.skip("it cycles the momentum")
+    whole = Training(maker, 20, compensate, momentum=momentum).epochs(0, EPOCHS)
+    first = Training(maker, 10, compensate, momentum=momentum)
+    first.epochs(0, 2)
+    older = first.state()
+    first.epochs(2, 3)
+    state = first.state()
+    then = Training(maker, 20, compensate, momentum=momentum, loaded=state if order == "optimizer first" else None)
+    if order == "optimizer last":
+        then.data.load_state_dict(state["data"])
+        then.paced.load_state_dict(state["paced"])
+        then.optimizer.load_state_dict(state["optimizer"])
+    else:
+        then.load(state)
+        if order == "twice":  # the newest checkpoint was not the one that was wanted
+            then.load(older)
+            assert then.epochs(2, 3) == pytest.approx(whole[2:3])
+    assert then.epochs(3, EPOCHS) == pytest.approx(whole[3:], abs=1e-9)
+
+
 def test_other_steps_want_a_scheduler_that_has_not_begun() -> None:
     first = Training(MAKERS["cosine"], 10, "lr")
     first.epochs(0, 2)
     then = Training(MAKERS["cosine"], 20, "lr")
     then.epochs(0, 1)
-    with pytest.raises(infobatch.StateError, match="a new scheduler and optimizer"):
-        then.paced.load_state_dict(first.paced.state_dict())
+    again = infobatch.pace(then.inner, then.data, 3)
+    with pytest.raises(infobatch.StateError, match="a new scheduler, to go on with 3 steps an epoch after 6"):
+        again.load_state_dict(first.paced.state_dict())
+
+
+def test_a_scheduler_paced_again_goes_on_where_it_is() -> None:
+    training = Training(MAKERS["cosine"], 10, "lr")
+    training.epochs(0, 3)
+    training.paced = infobatch.pace(training.inner, training.data, 6)
+    assert training.epochs(3, EPOCHS) == pytest.approx(Training(MAKERS["cosine"], 10, "lr").epochs(0, EPOCHS)[3:])
+    assert training.inner.last_epoch == EPOCHS * 6
+
+
+def test_an_optimizer_alone_has_no_steps() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    infobatch.pace(optimizer, data, 4).load_state_dict(infobatch.pace(optimizer, data, 8).state_dict())
 
 
 @pytest.mark.parametrize("swapped", [False, True])

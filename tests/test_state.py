@@ -403,7 +403,8 @@ def test_other_labels_are_another_method(make: Callable[[torch.Tensor], methods.
         infobatch.Pruned(data, make(labels.roll(1)), 8).load_state_dict(state)
 
 
-def test_dropout_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}], ids=["none", "persistent"])
+def test_dropout_goes_on_where_it_was(workers: dict[str, Any]) -> None:
     """A pass draws a number from torch's generator for its workers, and a resumed epoch is one pass more."""
     data = TensorDataset(torch.linspace(0, 1, 40))
 
@@ -414,8 +415,9 @@ def test_dropout_goes_on_where_it_was() -> None:
             run.load_state_dict(state["data"])
             torch.set_rng_state(state["random"])
         drawn = []
+        loader = infobatch.DataLoader(run, batch_size=8, **workers)
         for _ in range(run.epoch, 8):
-            for (x,) in infobatch.DataLoader(run, batch_size=8):
+            for (x,) in loader:
                 run.update(x)
                 drawn.append(torch.rand(3))
                 if len(drawn) == stop:

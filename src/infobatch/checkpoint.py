@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import glob
 import os
 import secrets
@@ -46,7 +47,9 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     with replacing(path) as file:
         watched = _Watched(file)
         try:
-            torch.save(_plain(state), cast(IO[bytes], watched))
+            with contextlib.suppress(RecursionError):  # a list that holds itself: as it is
+                state = _plain(state)
+            torch.save(state, cast(IO[bytes], watched))
         except RuntimeError as error:
             raise (watched.error or error) from error
         file.flush()
@@ -57,7 +60,11 @@ def _plain(value: Any) -> Any:
     """The same with numpy's numbers as Python's: schedulers come by them, and ``load`` takes none."""
     if isinstance(value, dict):
         changed = {key: new for key, old in value.items() if (new := _plain(old)) is not old}
-        return {**value, **changed} if changed else value
+        if not changed:
+            return value
+        made = copy.copy(value)  # of its kind, as a model's state
+        made.update(changed)
+        return made
     if type(value) in (list, tuple):
         items = [_plain(old) for old in value]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
@@ -74,8 +81,8 @@ def _check_readable(written: Any) -> None:
             message(
                 "tensors, numbers and text in a checkpoint, and lists and dicts of them",
                 ", ".join(sorted(unread)),
-                "Nothing else is read back (weights_only): turn it into those, as vars(args) does. Nothing was "
-                "written.",
+                "Nothing else is read back (weights_only): turn it into those, as vars(args) does, or allow it by "
+                "torch.serialization.add_safe_globals. Nothing was written.",
             )
         )
 

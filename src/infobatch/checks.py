@@ -72,11 +72,15 @@ def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
         remedy = "Scores belong to positions: wrap a data set that stays as it is."
         raise MisalignedError(message(f"the {size} samples that were wrapped", str(len(wrapped)), remedy))
     of_ours = isinstance(loaded, Subset) and (loaded.dataset is train_data or loaded.dataset is wrapped)
-    if (of_ours and loaded is not wrapped) or (isinstance(loaded, Sized) and len(loaded) != size):
+    try:
+        others = len(loaded) if isinstance(loaded, Sized) else size
+    except NotImplementedError:
+        others = size  # it does not tell
+    if (of_ours and loaded is not wrapped) or others != size:
         raise MisalignedError(
             message(
                 f"a loader over train_data, or over the {size} samples it wraps in their order",
-                f"one over {len(loaded)} samples of a {type(loaded).__name__}",
+                f"one over {others} samples of a {type(loaded).__name__}",
                 "Its sampler names positions in train_data: DataLoader(train_data, sampler=train_data.sampler).",
             )
         )

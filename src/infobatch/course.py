@@ -83,10 +83,12 @@ class Course:
         left = self.plan.kept - self.before if run is None else run.total
         return self.done() >= left or (run is not None and run.finished)
 
-    @property
-    def resumed(self) -> bool:
-        """Whether the next pass takes up an epoch that another process began."""
-        return bool(self.before) and self.running is None and not self.finished()
+    def resumed(self, *, persistent: bool) -> bool:
+        """Whether another process began the epoch that the next pass takes up; ``persistent``: or any before it."""
+        if self.last is not None:
+            return False
+        finished = self.finished()
+        return (bool(self.before) and not finished) or (persistent and self.epoch + finished > 0)
 
     def through(self) -> bool:
         """Nobody walks the latest pass any more, as far as that can be seen: a length is of what comes next.

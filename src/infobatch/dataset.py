@@ -420,7 +420,8 @@ class Pruned(View):
     def _warn_of_the_end(self) -> None:
         """A run that is to end on all data may be too short for that."""
         delta, last = self.method.settings.get("delta", 1.0), Moment(self.num_epochs - 1, self.num_epochs)
-        if delta < 1 and last.epoch and self.method.schedule(last):
+        ends = not self.method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
+        if delta < 1 and last.epoch and ends and self.method.schedule(last):
             warn(
                 f"with num_epochs={self.num_epochs} and delta={delta} no epoch is left for all data at the end: "
                 "train longer, or lower delta"

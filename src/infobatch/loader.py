@@ -133,10 +133,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        resumed = self.generator is None and self._data._course.resumed
+        resumed = self.generator is None and self._data._course.resumed(persistent=self.persistent_workers)
         state = torch.get_rng_state() if resumed else None
         delivery = Delivery(self, self.lookahead)
-        if state is not None:  # each pass draws a number for its workers, and a resumed epoch is one pass more
+        if state is not None:  # each iterator draws a number for its workers, and a resumed run has one more
             torch.set_rng_state(state)
         return delivery
 

@@ -9,6 +9,7 @@ normalise the gradient do not see a loss grow at all.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from .checks import is_count
+from .checks import whole
 from .dataset import Pruned
 from .distributed import find
 from .errors import InputError, StateError, message, warn
@@ -87,7 +88,8 @@ class Paced:
         _check(scheduled, train_data)
         self.scheduler = None if isinstance(scheduled, Optimizer) else scheduled
         self.optimizer: Optimizer = scheduled if isinstance(scheduled, Optimizer) else scheduled.optimizer
-        if self.scheduler is not None and not is_count(steps_per_epoch, 1):
+        steps = 1 if self.scheduler is None else whole(steps_per_epoch)
+        if steps is None or steps < 1:
             raise InputError(
                 message(
                     "steps_per_epoch: how often a full epoch would step the scheduler",
@@ -95,7 +97,7 @@ class Paced:
                     "With one step a batch that is ceil(len(dataset) / batch_size), batches of all ranks counted.",
                 )
             )
-        wanted, total = train_data.num_epochs * (steps_per_epoch or 0), getattr(scheduled, "total_steps", None)
+        wanted, total = train_data.num_epochs * steps, getattr(scheduled, "total_steps", None)
         if total is not None and total < wanted:
             raise InputError(
                 message(
@@ -105,8 +107,7 @@ class Paced:
                 )
             )
         self.train_data = train_data
-        self.steps_per_epoch = steps_per_epoch or 1
-        self._count = 0
+        self.steps_per_epoch = steps
         self._silent = False
         """Whether it was said that nobody steps it."""
         self._growth = 1.0
@@ -114,9 +115,14 @@ class Paced:
             rate / group[GROWN] if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
         ]
-        loaded = bool(self.optimizer.state) or any(GROWN in group for group in self.optimizer.param_groups)
-        self._first = None if loaded else list(self._plain)
-        """The rates that the scheduler began with, where nothing was loaded before."""
+        self._first = list(self._plain)
+        """The rates that the scheduler began with, in whatever process."""
+        begun = getattr(self.scheduler, "last_epoch", 0)
+        self._start = copy.deepcopy(self.scheduler.state_dict()) if self.scheduler is not None and not begun else None
+        """The scheduler as it began; None where it had been stepped before."""
+        self._count = min(begun, self._due()) if begun > 0 else 0
+        self._walked = False
+        """Whether its place was found without the optimizer's rates, which may still be loaded."""
         train_data.paced = True  # by default the learning rate grows from now on
         train_data.at_begin[_inner(self.optimizer)] = self._begin
         if not self._growing and any(GROWN in group for group in self.optimizer.param_groups):
@@ -132,6 +138,7 @@ class Paced:
             self._check_untouched()
         else:
             self._plain = self._rates()
+        self._walked = False
         due = self._due()
         if self.scheduler is not None and due > self._count:
             self._set(1.0)  # many schedulers compute the next rate from the last: they must not see it grown
@@ -150,6 +157,7 @@ class Paced:
             "count": self._count,
             "growth": self._growth,
             "plain": list(self._plain),
+            "first": list(self._first),
             "steps_per_epoch": self.steps_per_epoch,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
         }
@@ -158,7 +166,7 @@ class Paced:
         """Go on from a ``state_dict``, also where another batch size or number of ranks makes other steps."""
         if (
             not isinstance(state, dict)
-            or set(state) != {"count", "growth", "plain", "steps_per_epoch", "scheduler"}
+            or set(state) != {"count", "growth", "plain", "first", "steps_per_epoch", "scheduler"}
             or (state["scheduler"] is None) != (self.scheduler is None)
             or len(state["plain"]) != len(self.optimizer.param_groups)
         ):
@@ -168,32 +176,32 @@ class Paced:
                     "the state of a Paced of the same kind and as many parameter groups", got, "Nothing was loaded."
                 )
             )
-        if state["steps_per_epoch"] != self.steps_per_epoch:
+        self._walked = state["steps_per_epoch"] != self.steps_per_epoch
+        if self._walked:
             self._walk_to(state)
         else:
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
             self._plain = [_own(lr) for lr in state["plain"]]
+        self._first = [_own(lr) for lr in state["first"]]
         self._growth = state["growth"]
         if self._growing:
             self._set(self._growth)
 
     def _walk_to(self, state: dict[str, Any]) -> None:
         """The saved scheduler was made for other steps: this one goes to the same place in the data by itself."""
-        assert self.scheduler is not None
-        fresh = self._first is not None and not self._count and getattr(self.scheduler, "last_epoch", 0) == 0
-        if not fresh:
+        if self.scheduler is None or self._start is None:
             raise StateError(
                 message(
-                    f"a new scheduler and optimizer, to go on with {self.steps_per_epoch} steps an epoch after "
+                    f"a new scheduler, to go on with {self.steps_per_epoch} steps an epoch after "
                     f"{state['steps_per_epoch']}",
-                    "some that were stepped or loaded before infobatch.pace was called",
-                    "Build the optimizer, the scheduler and what pace returns first, and then load their states.",
+                    "one that had been stepped or loaded before infobatch.pace was called",
+                    "Build the scheduler and call infobatch.pace, and then load their states.",
                 )
             )
-        assert self._first is not None
-        self._plain = [_own(lr) for lr in self._first]
+        self.scheduler.load_state_dict(copy.deepcopy(self._start))
+        self._plain = [_own(lr) for lr in state["first"]]
         self._set(1.0)
         self._count = state["count"] * self.steps_per_epoch // state["steps_per_epoch"]
         with warnings.catch_warnings():
@@ -221,6 +229,8 @@ class Paced:
             self._silent = True
             text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
             warn(text)
+        if self._walked:
+            self._set(self._growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
         if self._growing and self._over:
             if not self._strange(look=True):  # who has set it since trains something else
                 self._grow()

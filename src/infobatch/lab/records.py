@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TextIO
 from weakref import WeakSet
 
+from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
 from .settings import Settings, usual_growth
 
@@ -220,7 +221,10 @@ def looks_beside(kept: Iterable[Path]) -> tuple[int, ...] | None:
         beside = file.parent / LOOKS
         if beside.is_file():
             try:
-                noted.append(tuple(map(int, json.loads(beside.read_bytes()).get(file.name, ()))))
+                seeds = json.loads(beside.read_bytes()).get(file.name, [])
+                if not isinstance(seeds, list) or not all(is_count(each, 1) for each in seeds):
+                    raise ValueError(seeds)
+                noted.append(tuple(seeds))
             except (ValueError, TypeError, AttributeError) as error:
                 remedy = 'It is as {"runs.jsonl": [3]}: looked at when there were three seeds.'
                 raise StateError(message("numbers of seeds by file name", str(beside), remedy)) from error
