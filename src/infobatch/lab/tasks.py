@@ -135,9 +135,10 @@ def check_scores(scores: Any, count: int) -> Tensor:
 
 def check_range(scores: Tensor) -> Tensor:
     """What is not finite is let through: a net that diverged may give it, and then there is no metric."""
+    if not scores.numel():
+        return scores
     known = scores.double()
-    known = torch.where(known.isfinite(), known, 0.5)
-    low, high = (float(end) for end in torch.cat([known, known.new_full((1,), 0.5)]).aminmax())
+    low, high = (float(end) for end in torch.where(known.isfinite(), known, 0.5).aminmax())
     if low < -ROUNDING or high > 1 + ROUNDING:
         remedy = "The metric is 100 times their mean: divide by the largest there can be, or clamp."
         raise InputError(message("scores in [0, 1] from the task's score", f"{low:.4g} to {high:.4g}", remedy))
