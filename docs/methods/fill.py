@@ -281,8 +281,8 @@ def table1(runs: Sequence[Run], found: Sequence[Line]) -> str:
         "method that begins or ends on full data leaves out less of the run, and its card says how much. ▼: the",
         "whole interval at 95 % of the difference to full data, paired by seed, is below 0; ▲: above. With so many",
         "rows some are so by luck. Full data with as few steps: its schedule is pressed into the steps of a run that",
-        "leaves out that much. In methods with unbiased weights the loss grows here, as in the paper (the default",
-        "of the package lets the learning rate grow); in kakurenbo the learning rate, as in its source.",
+        "leaves out that much. Where it says so the loss grows, as in the paper; else what grows by",
+        "default: the learning rate where weights are unbiased. In kakurenbo it is the rate, as in its source.",
         "",
         *(f"- {_setup(task, runs)}" for task in tasks),
         f"- Static methods: a proxy ({PROXY['model']}, {PROXY['epochs']} epochs, {PROXY['runs']} runs, each looked "

@@ -354,6 +354,8 @@ def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
             for name in SELECTORS:
                 if name not in SLOW:
                     yield Settings.of({**base, "method": static(name, ratio)})
+    for seed, method in product(range(seeds), ("infobatch", "tiers", "author_tiers")):
+        yield Settings.of({**common, "seed": seed, "method": method, **LR})  # as by default
     for seed, ratio, name in product(range(seeds), (0.3, 0.5, 0.7), SLOW):
         fewer = ",rounds=20" if (task, name) == ("fashion_mnist", "grad_match") else ""
         yield Settings.of({**common, "seed": seed, "method": static(name, ratio) + fewer})
