@@ -104,6 +104,7 @@ def work(todo: list[dict[str, Any]], steps: Any, taken: Any, out: Path, until: f
             continue
         shared.pace.value = max(shared.pace.value, (time.time() - begun) / facts[-1]["steps"])
         learn(steps, todo, at, facts[-1]["steps"])
+        facts[0]["environment"]["at_a_time"] = shared.processes
         append(facts, out)
         end = facts[-1]
         told = {
@@ -131,6 +132,7 @@ class Shared(NamedTuple):
     """Seconds a step, of the slowest run so far."""
     failed: Any
     parent: int
+    processes: int
 
 
 def count(least: int) -> Callable[[str], int]:
@@ -195,7 +197,7 @@ def campaign(args: argparse.Namespace) -> int:
             subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
         context = mp.get_context("spawn")
         taken, failed = context.Array("b", len(todo)), context.Value("i", 0)
-        shared = Shared(context.Value("d", args.expect), failed, os.getpid())
+        shared = Shared(context.Value("d", args.expect), failed, os.getpid(), args.processes)
         plain = [run.plain() for run in todo]
         steps = context.Array("q", [steps_of(run, sizes[run.task], [*past, *here]) for run in todo])
         workers = [

@@ -369,3 +369,10 @@ def test_looks_may_be_noted_beside_records(tmp_path: Path) -> None:
         (tmp_path / "looks.json").write_text(wrong)
         with pytest.raises(StateError, match=r"looks\.json"):
             looks_beside(kept)
+
+
+def test_runs_that_shared_a_machine_are_no_figures_of_speed() -> None:
+    runs = many("full", [90.0, 91.0])
+    assert not compare(runs).notes
+    runs[1].start["environment"] = {"at_a_time": 3}
+    assert compare(runs).notes == ("Up to 3 runs shared the machine: their seconds are no figures of speed.",)

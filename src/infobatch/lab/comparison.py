@@ -411,6 +411,9 @@ def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
     cost |= _differing([_machine(run) for run in runs])
     if cost:
         notes.append(f"The runs differ in {_listed(cost)}: take care when comparing their seconds.")
+    together = max(number(table(run.start.get("environment")).get("at_a_time")) or 1 for run in runs)
+    if together > 1:
+        notes.append(f"Up to {together:g} runs shared the machine: their seconds are no figures of speed.")
     return notes
 
 
