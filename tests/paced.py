@@ -61,6 +61,8 @@ class Run:
         flush: bool = True,
         steps: int = FULL_STEPS,
         lr: Any = 0.1,
+        momentum: float = 0.9,
+        loaded: dict[str, Any] | None = None,
         method: infobatch.methods.Method | None = None,
     ) -> None:
         x = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
@@ -73,14 +75,16 @@ class Run:
         else:
             self.loader = infobatch.DataLoader(self.data, batch_size=batch, drop_last=drop_last)
         self.parameter = torch.nn.Parameter(torch.ones(1))
-        self.optimizer = torch.optim.SGD([self.parameter], lr=lr, momentum=0.9)
+        self.optimizer = torch.optim.SGD([self.parameter], lr=lr, momentum=momentum)
+        if loaded is not None:
+            self.optimizer.load_state_dict(loaded)
         self.inner = maker(self.optimizer, EPOCHS * steps) if maker else None
         self.paced = infobatch.pace(self.inner or self.optimizer, self.data, steps_per_epoch=steps)
         self.every, self.flush = every, flush
         self.steps: list[Step] = []
 
-    def train(self, stop_after: int | None = None) -> Run:
-        for epoch in range(self.data.epoch, EPOCHS):
+    def train(self, stop_after: int | None = None, until: int = EPOCHS) -> Run:
+        for epoch in range(self.data.epoch, until):
             batches = len(self.loader)
             for number, (x,) in enumerate(self.loader, start=1):
                 loss = self.data.update(x * self.parameter.detach())

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.optim import SGD, Adam, Optimizer
+from paced import EPOCHS, SCHEDULERS, SIZE, Maker, Run
+from torch.optim import SGD, Adam
 from torch.optim import lr_scheduler as lrs
 from torch.utils.data import TensorDataset
 
 import infobatch
 
-SIZE, EPOCHS = 60, 8
 LOSSES = torch.linspace(0, 1, SIZE).pow(3)
 
-MAKERS: dict[str, Callable[[Optimizer, int], Any]] = {
-    "cosine": lambda optimizer, steps: lrs.CosineAnnealingLR(optimizer, T_max=EPOCHS * steps),
-    "onecycle": lambda optimizer, steps: lrs.OneCycleLR(optimizer, max_lr=1.0, total_steps=EPOCHS * steps + 1),
-    "lambda": lambda optimizer, steps: lrs.LambdaLR(optimizer, lambda step: 1 - step / (EPOCHS * steps)),
-    "exponential": lambda optimizer, steps: lrs.ExponentialLR(optimizer, gamma=0.5 ** (1 / steps)),
+MAKERS: dict[str, Maker] = {
+    "cosine": SCHEDULERS["CosineAnnealingLR"],
+    "onecycle": SCHEDULERS["OneCycleLR"],
+    "lambda": lambda optimizer, total: lrs.LambdaLR(optimizer, lambda step: 1 - step / total),
+    "exponential": lambda optimizer, total: lrs.ExponentialLR(optimizer, gamma=0.5 ** (EPOCHS / total)),
 }
 
 
-class Training:
-    def __init__(
-        self,
-        maker: Callable[[Optimizer, int], Any],
-        batch: int,
-        compensate: Any,
-        momentum: float = 0.9,
-        loaded: dict[str, Any] | None = None,
-    ) -> None:
-        self.data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate=compensate)
-        self.loader = infobatch.DataLoader(self.data, batch_size=batch)
-        self.optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0, momentum=momentum)
-        if loaded is not None:
-            self.optimizer.load_state_dict(loaded["optimizer"])
-        steps = math.ceil(SIZE / batch)
-        self.inner = maker(self.optimizer, steps)
-        self.paced = infobatch.pace(self.inner, self.data, steps)
+class Training(Run):
+    def __init__(self, maker: Maker, batch: int, compensate: Any, **more: Any) -> None:
+        super().__init__(maker, batch=batch, compensate=compensate, steps=math.ceil(SIZE / batch), lr=1.0, **more)
 
     def epochs(self, first: int, last: int) -> list[float]:
         """Train; the plain rate at the end of each epoch."""
         rates = []
-        for _ in range(first, last):
-            for (x,) in self.loader:
-                self.data.update(x)
-                self.optimizer.param_groups[0]["params"][0].grad = torch.zeros(1)
-                self.optimizer.step()
-                self.paced.step()
+        for epoch in range(first, last):
+            self.train(until=epoch + 1)
             rates.append(float(self.paced.state_dict()["plain"][0]))
         return rates
 
@@ -96,7 +77,9 @@ def test_other_steps_in_whatever_order_states_are_loaded(
     older = first.state()
     first.epochs(2, 3)
     state = first.state()
-    then = Training(maker, 20, compensate, momentum=momentum, loaded=state if order == "optimizer first" else None)
+    then = Training(
+        maker, 20, compensate, momentum=momentum, loaded=state["optimizer"] if order == "optimizer first" else None
+    )
     if order == "optimizer last":
         then.data.load_state_dict(state["data"])
         then.paced.load_state_dict(state["paced"])
@@ -114,17 +97,17 @@ def test_other_steps_want_a_scheduler_that_has_not_begun() -> None:
     first.epochs(0, 2)
     then = Training(MAKERS["cosine"], 20, "lr")
     then.epochs(0, 1)
-    again = infobatch.pace(then.inner, then.data, 3)
-    with pytest.raises(infobatch.StateError, match="a new scheduler, to go on with 3 steps an epoch after 6"):
+    again = infobatch.pace(then.inner, then.data, 5)
+    with pytest.raises(infobatch.StateError, match="a new scheduler, to go on with 5 steps an epoch after 10"):
         again.load_state_dict(first.paced.state_dict())
 
 
 def test_a_scheduler_paced_again_goes_on_where_it_is() -> None:
     training = Training(MAKERS["cosine"], 10, "lr")
     training.epochs(0, 3)
-    training.paced = infobatch.pace(training.inner, training.data, 6)
+    training.paced = infobatch.pace(training.inner, training.data, 10)
     assert training.epochs(3, EPOCHS) == pytest.approx(Training(MAKERS["cosine"], 10, "lr").epochs(0, EPOCHS)[3:])
-    assert training.inner.last_epoch == EPOCHS * 6
+    assert training.inner.last_epoch == EPOCHS * 10
 
 
 def test_an_optimizer_alone_has_no_steps() -> None:

@@ -50,6 +50,7 @@ TINY: dict[str, Any] = {"task": "digits", "model": "conv", "amp": "none", "threa
 """To rehearse."""
 
 LR = {"compensate": "lr"}
+STILL = {"compensate": "none"}
 SCREENED: list[list[dict[str, Any]]] = [
     [
         {"method": "full"},
@@ -195,9 +196,8 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
         {"method": "author_tiers", **LR, "ideas": "no_growth"},
     ]
     grid = [{**change, "lr": lr} for lr, change in product((0.8, 0.1), changes)]
-    still = {"compensate": "none"}
     pruned: list[dict[str, Any]] = [
-        {"method": method, **what} for method, what in product(("author_tiers", "infobatch"), (LR, still))
+        {"method": method, **what} for method, what in product(("author_tiers", "infobatch"), (LR, STILL))
     ]
     between = [{**change, "lr": lr} for lr, change in product((0.4, 0.2), [{"method": "full"}, *pruned, changes[1]])]
     ends = [{**change, "lr": lr} for lr, change in product((0.8, 0.1), pruned[2:])]
@@ -289,21 +289,20 @@ def precise(seeds: int = 3) -> Iterator[Settings]:
 
 def growth(seeds: int = 3) -> Iterator[Settings]:
     """What should grow, where the rate has room (0.05) and where it has none (0.2): nothing, the loss or the rate."""
-    still = {"compensate": "none"}
     ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
     room: dict[str, Any] = {"task": "cifar10", "lr": 0.05}
     changes: list[dict[str, Any]] = [
         {**room, "method": "full"},
-        {"method": "infobatch", **still},
+        {"method": "infobatch", **STILL},
         {**room, "method": "infobatch", **LR},
-        {**ten, "method": "infobatch", **still},
-        {**room, "method": "infobatch", **still},
+        {**ten, "method": "infobatch", **STILL},
+        {**room, "method": "infobatch", **STILL},
         {**room, "method": "author_tiers", **LR},
         {**room, "method": "full", "steps": 46_200},
     ]
     more: list[dict[str, Any]] = [
-        {"method": "author_tiers", **still},
-        {**ten, "method": "author_tiers", **still},
+        {"method": "author_tiers", **STILL},
+        {**ten, "method": "author_tiers", **STILL},
         {**ten, "method": "author_tiers"},
     ]
     return grouped(HEADLINE, [changes, more], seeds)
@@ -325,8 +324,8 @@ def cifar10(seeds: int = 5) -> Iterator[Settings]:
     high: list[dict[str, Any]] = [
         {"method": "full", "lr": 0.2},
         {"method": "infobatch", "lr": 0.2},
-        {"method": "infobatch", "compensate": "none", "lr": 0.2},
-        {"method": "author_tiers", "compensate": "none", "lr": 0.2},
+        {"method": "infobatch", **STILL, "lr": 0.2},
+        {"method": "author_tiers", **STILL, "lr": 0.2},
         {"method": "full", "steps": 46_200, "lr": 0.2},
     ]
     base = {**HEADLINE, "task": "cifar10"}

@@ -88,6 +88,17 @@ def _check_readable(written: Any) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: str | os.PathLike[str], *others: Path) -> Iterator[None]:
+    """What the system has against a file, as a full disk, told of ``path``: also if it names none or ``others``."""
+    try:
+        yield
+    except OSError as error:
+        if not error.errno or error.filename not in (None, *map(str, others)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A draft to write to, which takes the place of ``path`` once it is whole.
 
@@ -98,24 +109,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     if not device and not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
+    with naming(path, draft, target):
         if device:
             with open(path, "wb") as file:
                 yield file
             return
-        with open(draft, "xb") as file:
-            if target.is_file():
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # the first error says more
-            draft.unlink()
-        if isinstance(error, OSError) and error.errno and error.filename in (None, str(draft), str(target)):
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
-        raise
+        try:
+            with open(draft, "xb") as file:
+                if target.is_file():
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error says more
+                draft.unlink()
+            raise
     _settle(target)
 
 

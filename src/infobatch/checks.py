@@ -94,9 +94,8 @@ def check_count(name: str, value: Any, least: int, remedy: str) -> None:
 def count_of(name: str, value: Any, least: int, remedy: str) -> int:
     """As ``check_count``, for whole numbers of any library; returned as a plain one, which a checkpoint can hold."""
     found = whole(value)
-    if found is None:
-        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
-    check_count(name, found, least, remedy)
+    check_count(name, value if found is None else found, least, remedy)
+    assert found is not None
     return found
 
 

@@ -24,7 +24,7 @@ from .schedules import Moment
 from .scorebook import ScoreBook
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
-from .telemetry import NOISE_BOUND, EpochReport, report, warn_near_bounds
+from .telemetry import EpochReport, report, warn_near_bounds
 from .views import FullView, View
 
 Compensate = Literal["auto", Growth]
@@ -351,7 +351,7 @@ class Pruned(View):
         plan = self.plan()
         if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
             now = report(plan, self._book.scores, self._book.planned)
-            self._noisy = self._noisy + 1 if now.noise > NOISE_BOUND else 0
+            self._noisy = self._noisy + 1 if now.noisy else 0
             if self._noisy != 1:  # one noisy epoch is no news: the first losses are
                 self._warned = warn_near_bounds(now, grows=self.compensate != "none")
         for tell in self.at_begin.values():

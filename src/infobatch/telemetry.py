@@ -35,6 +35,11 @@ class EpochReport:
     not_finite: int = 0
     """How many losses were NaN or infinite; they did not become scores."""
 
+    @property
+    def noisy(self) -> bool:
+        """Whether a step is noisier than the paper's appendix B.3 vouches for."""
+        return self.noise > NOISE_BOUND
+
 
 def report(plan: Plan | ShardPlan, scores: Tensor, planned: int) -> EpochReport:
     """``scores`` are those the plan was drawn from; ``planned`` counts the samples of all plans before it."""
@@ -64,7 +69,7 @@ def noise(plan: Plan, scores: Tensor) -> float:
 
 def warn_near_bounds(now: EpochReport, *, grows: bool = True) -> bool:
     """Say so when an epoch leaves the region that the paper's appendix B vouches for; ``grows``: its steps do."""
-    if now.noise > NOISE_BOUND:
+    if now.noisy:
         text = (
             f"noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper (appendix B.3) wants "
             "at most 1. Prune small losses, not large ones, or lower the ratio"

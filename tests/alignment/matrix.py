@@ -77,6 +77,8 @@ class Row:
 
 WITH_WORKERS = tuple(SETUPS)[1:]
 ANY = ("no workers", "workers")
+UNLESS_PERSISTENT = {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"}
+UNLESS_ALL_HELD = {"else": "aligned", "persistent, all fetched at once": "next pass"}
 
 ROWS: list[Row] = []
 
@@ -90,28 +92,28 @@ row("micro-batches: a batch in parts, an update for each", do.in_parts, "aligned
 row(
     "break after an update",
     do.break_after_update,
-    {"else": "aligned", "persistent, all fetched at once": "next pass"},
+    UNLESS_ALL_HELD,
     "aligned",
     "aligned",
 )
 row(
     "break before the update of the batch at hand",
     do.break_before_update,
-    {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
+    UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
 row(
     "the same, with skip() before the break",
     do.break_with_skip,
-    {"else": "aligned", "persistent, all fetched at once": "next pass"},
+    UNLESS_ALL_HELD,
     "aligned",
     "next pass",
 )
 row(
     "break one batch before the end",
     do.break_near_end,
-    {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
+    UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
@@ -119,7 +121,7 @@ row("break after a part of a batch", do.break_inside_batch, "next pass", "next p
 row(
     "break, and the old iterator is kept",
     do.break_and_keep,
-    {"else": "aligned", "persistent, all fetched at once": "next pass"},
+    UNLESS_ALL_HELD,
     "aligned",
     "aligned",
 )
@@ -147,7 +149,7 @@ row("the same in the first batch", do.error_in_first, "next update", "aligned", 
 row(
     "the same in the last batch",
     do.error_in_last,
-    {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
+    UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
@@ -169,7 +171,7 @@ row(
 row(
     "a sample cannot be read; a new pass begins",
     do.error_new_pass,
-    {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
+    UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
@@ -191,7 +193,7 @@ row("the middle batch left out, unsaid", do.leaving_out("middle"), "next update"
 row(
     "the last batch left out, unsaid",
     do.leaving_out("last"),
-    {"else": "aligned", "persistent": "next pass", "persistent, all fetched at once": "next pass"},
+    UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
@@ -317,14 +319,14 @@ row("two whole passes without updates", do.no_updates_twice, "next pass", "next 
 row(
     "a peek, next(iter(loader)), before training",
     do.peek,
-    {"else": "aligned", "persistent, all fetched at once": "next pass"},
+    UNLESS_ALL_HELD,
     "aligned",
     "aligned",
 )
 row(
     "a peek, and its iterator is kept",
     do.peek_kept,
-    {"else": "aligned", "persistent, all fetched at once": "next pass"},
+    UNLESS_ALL_HELD,
     "aligned",
     "aligned",
 )

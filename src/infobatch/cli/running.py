@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ..checkpoint import naming
 from ..errors import InfoBatchError, InputError, message
 from ..lab import bench
 from ..lab.bench import Hooks, Series
 from ..lab.catalogue import make_task
 from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
-from ..lab.records import Run, label, line, naming, read
+from ..lab.records import Run, label, line, read
 from ..lab.settings import HARDWARE, Settings
 from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task

@@ -13,7 +13,6 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, TextIO
 from weakref import WeakSet
 
+from ..checkpoint import naming
 from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
 from .settings import Settings, usual_growth
@@ -66,17 +66,6 @@ def label(settings: Settings) -> str:
     grows = f"+{settings.grows}" if settings.grows != usual_growth(settings.method) else ""
     ideas = f" {settings.ideas}" if settings.ideas else ""
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """What the system has against a file that is open, as a full disk, with the file's name."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 _locks: WeakSet[TextIO] = WeakSet()
