@@ -1,7 +1,8 @@
 """What a pruned epoch takes beside a full one of the same run, and what planning takes of it: one JSON line a feed.
 
-    python recipes/campaign/wallclock.py --data DIR    # CIFAR-100 in DIR/cifar100, a GPU to itself
-    python recipes/campaign/wallclock.py --tiny        # a rehearsal, on digits
+    python recipes/campaign/wallclock.py --data DIR                  # CIFAR-100 in DIR/cifar100, a GPU to itself
+    python recipes/campaign/wallclock.py --data DIR --task cifar10
+    python recipes/campaign/wallclock.py --tiny                      # a rehearsal, on digits
 
 InfoBatch trains the headline's net for a few epochs, first with data and step on the device, then with an ordinary
 loader. Its first epoch warms up and is left out; its last ones are on full data: both kinds come from one run.
@@ -53,10 +54,12 @@ def measured(start: Fact, epochs: list[Fact]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="the folder of the data")
+    parser.add_argument("--task", default=HEADLINE["task"], help="what to train on")
     parser.add_argument("--epochs", type=int, nargs=2, default=[16, 8], help="on the device, with a loader")
     parser.add_argument("--tiny", action="store_true", help="digits, to rehearse")
     args = parser.parse_args()
-    common = {**HEADLINE, "method": "infobatch", "compensate": "lr", "eval_every": 1000, "data": args.data}
+    common = {**HEADLINE, "method": "infobatch", "compensate": "lr", "eval_every": 1000}
+    common |= {"task": args.task, "data": args.data}
     common |= TINY if args.tiny else {}
     workers = min(12, os.cpu_count() or 1)
     feeds: list[dict[str, Any]] = [
