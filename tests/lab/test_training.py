@@ -268,6 +268,25 @@ def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> N
     assert not captured.capturable(made(), Settings.of(QUICK), torch.device("cpu"))
 
 
+@pytest.mark.parametrize("feed", ["resident", "loader"])
+def test_cudnn_tries_out_no_size_of_a_last_batch(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pruned epoch ends in another one. For whole batches it is as the caller said, and so after a run."""
+    seen: set[tuple[bool, bool, bool]] = set()
+    step, flags = training.Training.step, torch.backends.cudnn
+
+    def look(self: training.Training, batch: Any) -> None:
+        seen.add((len(batch.labels) == 16, flags.benchmark, flags.enabled))
+        step(self, batch)
+
+    monkeypatch.setattr(training.Training, "step", look)
+    monkeypatch.setattr(flags, "benchmark", True)
+    facts(feed=feed)
+    assert seen == {(True, True, True), (False, False, True)}
+    with pytest.raises(ZeroDivisionError), captured.tuning(False):
+        _ = 1 // 0
+    assert flags.benchmark
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("batch", [16, 70, 150, 151])

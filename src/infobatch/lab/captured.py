@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -49,8 +50,7 @@ class Captured:
         """The last batch, where it is smaller than the others and a graph of its own would not pay."""
         batch = len(self.span)
         where = slice((steps - 1) * batch, steps * batch)
-        with torch.backends.cudnn.flags(benchmark=False):  # or each new size would be tried out at length
-            yield cast(Resident, self.training.feed).batch_of(plan.indices[where], draw.at(where))
+        yield cast(Resident, self.training.feed).batch_of(plan.indices[where], draw.at(where))
 
     def _body(self) -> None:
         training = self.training
@@ -76,17 +76,16 @@ class Captured:
         known = {id(tensor) for tensor, _ in before}
         data, loss = training.train_data.state_dict(), training.loss_sum.clone()
         random = torch.cuda.get_rng_state(training.device)
-        torch.backends.cudnn.benchmark = True
         training.model.train()
         side = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(training.device))
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), tuning(True):
             self.warm_up()
         torch.cuda.current_stream(training.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         for parameter in training.model.parameters():
             parameter.grad = None  # the graph shall own them
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph), tuning(True):
             self._body()
         with torch.no_grad():
             for tensor in _tensors(training.model, training.optimizer):
@@ -99,6 +98,16 @@ class Captured:
         training.train_data.plan()
         torch.cuda.set_rng_state(random, training.device)
         return graph
+
+
+@contextmanager
+def tuning(on: bool) -> Iterator[None]:
+    """Whether cuDNN tries out which kernel is the fastest for a size it has not seen."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, on
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:

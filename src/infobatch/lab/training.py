@@ -22,7 +22,7 @@ from ..pacing import set_rate
 from ..plan import Plan
 from ..scorebook import ScoreBook
 from . import telling
-from .captured import Captured, capturable
+from .captured import Captured, capturable, tuning
 from .catalogue import make_task
 from .clock import Clock
 from .feeding import TEST_BATCH, Batch, Draws, Prepare, Resident, draws, make_feed, move, resident, size_of
@@ -221,8 +221,9 @@ class Training:
                 piece = next(feed)
                 for group in self.optimizer.param_groups:
                     set_rate(group, rates[at])
-                self.step(piece)
                 count = len(piece.labels)
+                with nullcontext() if count == batch else tuning(False):  # or each new size takes cuDNN seconds
+                    self.step(piece)
             self._done += count
             self.steps += 1
             if at % 16 == 0:
