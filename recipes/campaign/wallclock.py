@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="the folder of the data")
     parser.add_argument("--task", default=HEADLINE["task"], help="what to train on")
-    parser.add_argument("--epochs", type=int, nargs=2, default=[16, 8], help="on the device, with a loader")
+    parser.add_argument("--epochs", type=int, nargs=2, default=[16, 16], help="on the device, with a loader")
     parser.add_argument("--tiny", action="store_true", help="digits, to rehearse")
     args = parser.parse_args()
     common = {**HEADLINE, "method": "infobatch", "compensate": "lr", "eval_every": 1000}
