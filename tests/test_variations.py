@@ -86,6 +86,22 @@ def test_the_class_floor_leaves_the_expected_weight_at_one(name: str) -> None:
             assert float(group.mean()) == pytest.approx(1, abs=4 * 1.2 / math.sqrt(250 * len(group)) + 0.02)
 
 
+@pytest.mark.parametrize("name", ["infobatch", "tiers", "saving"])
+@pytest.mark.parametrize("floor", [0.01, 0.6])
+def test_the_class_floor_takes_nobody_who_was_sure_to_stay(name: str, floor: float) -> None:
+    """High losses and samples without one, whether a class would fall short or not."""
+    labels = torch.arange(60) % 6
+    book = ScoreBook(60)
+    book.scores.copy_(torch.rand(60, generator=lot()))
+    book.scores[7] = torch.nan
+    plain = [MADE_UP_FOR[name].draw(book, Moment(1, 10), seed).table for seed in range(200)]
+    sure = (torch.stack(plain) == 1).all(0)
+    assert bool(sure[7])
+    method = variations.class_floor(MADE_UP_FOR[name], labels, floor)
+    for seed in range(100):
+        assert bool((method.draw(book, Moment(1, 10), seed).table[sure] == 1).all())
+
+
 def test_the_class_floor_of_a_hundred_is_what_it_says() -> None:
     """7 % of 100 are 7, also where the product of the two is a little more."""
     book = ScoreBook(100)

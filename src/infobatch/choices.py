@@ -390,20 +390,23 @@ def static(book: Book, moment: Moment, generator: torch.Generator, *, indices: T
 # ---- around a policy -------------------------------------------------------------------------------------------
 
 
-def both_sides(plan: Plan, floor: float, generator: torch.Generator) -> Plan:
+def both_sides(plan: Plan, known: Tensor, floor: float, generator: torch.Generator) -> Plan:
     """As many samples as the plan has, but some of those it left out, too, and weights that make up for it.
 
-    Two strata: the plan's samples and the others. Of the others a share ``floor`` comes at weight 1/floor, in the
-    place of as many of the plan's (up to half of them), chosen at random; both are weighed up to stand for their
-    stratum. So the weights sum to N, and the expected gradient is that of all data.
+    Two strata: the plan's samples with a score and the left-out. Of the latter a share ``floor`` comes at weight
+    1/floor, in the place of as many of the former (up to half of them), chosen at random; both are weighed up to
+    stand for their stratum. So the weights sum to N, and the expected gradient is that of all data. Those of the
+    plan of whom nothing is known stay as they are.
     """
-    inside = plan.table != 0
-    outside = plan.size - plan.kept
+    inside, left_out = (plan.table != 0) & known, plan.table == 0
+    held, outside = int(torch.count_nonzero(inside)), plan.size - plan.kept
     if not outside:
         return plan
-    guests = max(1, min(round(floor * outside), plan.kept // 2))
-    stay = max(1, plan.kept - guests)
-    strata = [Stratum(inside, stay, plan.kept / stay), Stratum(~inside, guests, outside / guests)]
+    guests = max(1, min(round(floor * outside), held // 2))
+    stay = max(1, held - guests)
+    strata = [Stratum(left_out, guests, outside / guests)]
+    if held:
+        strata.insert(0, Stratum(inside, stay, held / stay))
     return stratified(strata, plan.size, plan.epoch, generator)
 
 
@@ -411,8 +414,8 @@ def with_floor(plan: Plan, labels: Tensor, floor: float, generator: torch.Genera
     """At least a share ``floor`` of each class.
 
     Where lots were drawn, they are drawn again, class by class: a class that would fall short has all its chances
-    raised, and the weights are 1/chance, so that an unbiased plan stays one. In any other plan those of a short
-    class that were left out come back by lot, at weight 1.
+    raised, and the weights are 1/chance, so that an unbiased plan stays one. Who was sure to stay still is. In any
+    other plan those of a short class that were left out come back by lot, at weight 1.
     """
     if plan.kept == plan.size:
         return plan
@@ -435,17 +438,27 @@ def _topped_up(plan: Plan, labels: Tensor, least: list[int], generator: torch.Ge
 
 def _by_lot(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
     """A plan of as many samples, but at least ``least`` of each class, drawn systematically inside each class."""
-    sizes = torch.bincount(labels)
-    usual = sums(labels, chances, len(sizes)).tolist()
-    many = [max(*each) for each in zip(least, shares(usual, sizes.tolist(), plan.kept, generator), strict=True)]
-    number = torch.tensor(many, device=labels.device)
+    table = (chances >= 1).double()
+    sure = torch.bincount(labels[table != 0], minlength=len(least)).tolist()
+    least = [want - there for want, there in zip(least, sure, strict=True)]
+    loose = (table == 0).nonzero().squeeze(1)
+    table[loose] = _drawn(chances[loose], labels[loose], least, plan.kept - sum(sure), generator)
+    return Plan(plan.epoch, shuffled_members(table != 0, generator), table.float())
+
+
+def _drawn(chances: Tensor, labels: Tensor, least: list[int], total: int, generator: torch.Generator) -> Tensor:
+    """Weights that sum to the number of samples. ``total`` are drawn, but ``least`` of each class, and one anyway."""
+    sizes = torch.bincount(labels, minlength=len(least))
+    limits, usual = sizes.tolist(), sums(labels, chances, len(sizes)).tolist()
+    wanted = zip(shares(usual, limits, total, generator), least, limits, strict=True)
+    number = torch.tensor([max(share, few, min(limit, 1)) for share, few, limit in wanted], device=labels.device)
     chances = scaled_in_classes(chances, labels, number)
     order = _rising(chances, generator)
     order = order[labels[order].argsort(stable=True)]
-    chosen = order[_systematic(_whole(chances[order]), sizes, number, generator)]
-    table = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])
-    table *= _rounded(len(labels) / float(table.sum()))
-    return Plan(plan.epoch, shuffled_members(table != 0, generator), table.float())
+    some = sizes > 0
+    chosen = order[_systematic(_whole(chances[order]), sizes[some], number[some], generator)]
+    weights = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])
+    return weights * _rounded(len(labels) / float(weights.sum()))
 
 
 def scaled_in_classes(chances: Tensor, labels: Tensor, number: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Method:
     score: Literal["loss", "batch"] = "loss"
     """What an update records: each sample's loss, or the mean loss of its batch."""
     around: tuple[partial[Plan], ...] = ()
-    """What is done to each pruned plan, (plan, generator) -> Plan: weights for those left out, then guards."""
+    """What is done to each pruned plan, (book, plan, generator) -> Plan: weights for those left out, then guards."""
     size: int | None = None
     """How many samples it is for, where it was given their labels or places."""
     labels: str = ""
@@ -67,7 +67,7 @@ class Method:
         if not self.rescale:
             plan = Plan(plan.epoch, plan.indices, (plan.table != 0).float())
         for change in self.around:
-            plan = change(plan, generator)
+            plan = change(book, plan, generator)
         return Plan(plan.epoch, plan.indices, plan.table, chosen)
 
     def __repr__(self) -> str:

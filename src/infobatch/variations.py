@@ -117,11 +117,11 @@ def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method
     )
 
 
-def _both_sides(plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
-    return choices.both_sides(plan, floor, generator)
+def _both_sides(book: Book, plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
+    return choices.both_sides(plan, ~torch.isnan(book.scores), floor, generator)
 
 
-def _with_floor(plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
+def _with_floor(book: Book, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
     return choices.with_floor(plan, labels, floor, generator)
 
 

@@ -53,12 +53,21 @@ def answer(train: infobatch.Pruned, indices: torch.Tensor, epoch: int) -> tuple[
     return -confidence.log(), confidence
 
 
-def epoch_of(train: infobatch.Pruned, epoch: int, stop: int | None = None, batch: int = 40) -> None:
+def epoch_of(
+    train: infobatch.Pruned,
+    epoch: int,
+    stop: int | None = None,
+    batch: int = 40,
+    without: torch.Tensor | None = None,
+) -> None:
+    """Losses for the epoch, or up to ``stop``; those ``without`` one have NaN."""
     indices = train.plan().indices
     done = train.progress[1]
     for at in range(done, len(indices) if stop is None else min(stop, len(indices) - batch), batch):
         some = indices[at : at + batch]
         loss, confidence = answer(train, some, epoch)
+        if without is not None:
+            loss = loss.masked_fill(without[some], torch.nan)
         train.update(loss, some, confidence=confidence)
     if stop is None and "hidden" in train.method.needs:
         for (some,), named in train.hidden(batch_size=64):
@@ -115,6 +124,23 @@ def test_who_claims_to_be_unbiased_is(name: str, variant: str) -> None:
     for members in (side & (label == LABELS) for side in (hard, ~hard) for label in range(CLASSES)):
         means = tables[:, members].mean(1)
         assert float(means.mean()) == pytest.approx(1, abs=5 * float(means.std()) / 150**0.5 + 0.01)
+
+
+BLIND = ("random_star", "rs2", "order_dp")
+"""They draw who goes, or who may be looked at, without regard to scores."""
+
+
+@every
+@both
+def test_who_has_no_score_stays(name: str, variant: str) -> None:
+    """Also where a variation draws the lots again, and whoever would have had to go."""
+    train, unknown = fresh(name, variant), torch.arange(SIZE) % 7 == 0
+    for epoch in range(5):
+        epoch_of(train, epoch, without=unknown)
+    assert bool(torch.isnan(train.scores[unknown]).all())
+    for seed in range(0 if name in BLIND else 40):
+        plan = train.method.draw(train._book, Moment(5, EPOCHS), seed)
+        assert bool((plan.table[unknown] != 0).all())
 
 
 @every
