@@ -79,7 +79,8 @@ class Run:
         if loaded is not None:
             self.optimizer.load_state_dict(loaded)
         self.inner = maker(self.optimizer, EPOCHS * steps) if maker else None
-        self.paced = infobatch.pace(self.inner or self.optimizer, self.data, steps_per_epoch=steps)
+        given = (self.inner, self.data, steps) if self.inner else (self.optimizer, self.data)
+        self.paced = infobatch.pace(*given)
         self.every, self.flush = every, flush
         self.steps: list[Step] = []
 

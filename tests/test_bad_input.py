@@ -222,7 +222,7 @@ def test_counts(count: Any) -> None:
     refused(InputError, "warmup as a count", lambda: methods.saving(0.2, warmup=count))
     refused(InputError, "warmup as a count", lambda: after(count))
     train_data = InfoBatch(DATA, 3)
-    refused(InputError, "lookahead as a number", lambda: infobatch.DataLoader(train_data, lookahead=count))
+    refused(InputError, "lookahead as a whole number", lambda: infobatch.DataLoader(train_data, lookahead=count))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])

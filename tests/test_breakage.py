@@ -294,5 +294,7 @@ def test_compiled_and_eager_updates_of_one_epoch_are_counted_together() -> None:
 
 def test_a_loader_cannot_be_pickled_without_its_plan() -> None:
     train = infobatch.InfoBatch(indices_as_data(8), 8)
-    with pytest.raises(infobatch.InputError, match="one owner of the plan"):
+    with pytest.raises(infobatch.InputError, match="one owner of the"):
         pickle.dumps(DataLoader(train, 4, sampler=train.sampler))
+    with pytest.raises(infobatch.InputError, match="one owner of the plan"):
+        pickle.dumps(train.sampler)

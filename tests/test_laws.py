@@ -189,6 +189,24 @@ def test_update_compiles_whole_and_not_again_and_again(dynamic: bool | None, loa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("dynamic", [None, False, True])
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_compiled_step_without_indices(dynamic: bool | None, ours: bool) -> None:
+    """Whose batch it is, is kept in Python, so the graph breaks there; the losses reach their samples."""
+    torch._dynamo.reset()
+    train_data = a_run()
+    fast = torch.compile(lambda x: train_data.update(x), backend="aot_eager", dynamic=dynamic)
+    for _ in range(4):
+        stock = torch.utils.data.DataLoader(train_data, batch_size=8, sampler=train_data.sampler)
+        for x, z in infobatch.DataLoader(train_data, batch_size=8) if ours else stock:
+            weights = train_data._book.look_up(z)
+            assert fast(x).item() == pytest.approx(float((x * weights).mean()), rel=1e-5)
+    assert torch.equal(train_data.scores, skewed())
+    assert train_data.epoch == 4
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_step_after_an_epoch_in_order() -> None:
     """Epoch 0 without indices, the rest with: the pass that is over must not stand in the way."""
     torch._dynamo.reset()

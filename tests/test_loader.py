@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -86,3 +86,20 @@ def test_the_same_loader_works_afterwards() -> None:
         for _x, ids in loader:
             train.update(ids.float())
     assert torch.equal(train.scores, torch.arange(SIZE).float())
+
+
+def test_a_batch_sampler_that_does_not_tell_its_length() -> None:
+    """As torch's loader takes it."""
+
+    class Pairs(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            everyone = list(train_data.sampler)
+            yield from (everyone[at : at + 2] for at in range(0, len(everyone), 2))
+
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    train_data = infobatch.InfoBatch(TensorDataset(torch.arange(6.0)), 3)
+    for (x,) in infobatch.DataLoader(train_data, batch_sampler=Pairs()):
+        train_data.update(x)
+    assert train_data.scores.tolist() == list(range(6))

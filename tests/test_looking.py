@@ -42,6 +42,43 @@ def after_hiding() -> infobatch.Pruned:
     return train
 
 
+@pytest.mark.filterwarnings("ignore:.*nobody took one")
+def test_no_look_while_an_iterator_is_open(after_hiding: infobatch.Pruned) -> None:
+    """With workers, making one draws from the plan, which a look would change."""
+    batches = iter(infobatch.DataLoader(after_hiding, batch_size=7, num_workers=1))
+    with pytest.raises(infobatch.MisalignedError, match=r"a loader's iterator open.*before the next iter"):
+        look(after_hiding)
+    del batches
+    assert look(after_hiding) == 18
+
+
+def test_losses_of_a_look_that_are_not_finite_are_told(after_hiding: infobatch.Pruned) -> None:
+    before = after_hiding.scores
+    with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses seen after it were not finite"):
+        look(after_hiding, torch.nan)
+    assert torch.equal(after_hiding.scores, before)
+
+
+@pytest.mark.parametrize("name", ["kakurenbo", "ucb"])
+def test_inference_mode_leaves_no_trace(name: str) -> None:
+    """Made, asked for its history between epochs, looked at and loaded in it; used outside."""
+    with torch.inference_mode():
+        train = fresh(methods.METHODS[name]())
+    for number in range(3):
+        epoch(train, float(number))
+        with torch.inference_mode():
+            assert len(train.history) == number + 1
+            if name == "kakurenbo":
+                look(train)
+    with torch.inference_mode():
+        train.load_state_dict(train.state_dict())
+    for number in range(3, 5):
+        epoch(train, float(number))
+        if name == "kakurenbo":
+            look(train)
+    assert train.epoch == 5
+
+
 @pytest.mark.parametrize("loader", [{}, {"num_workers": 1}, {"collate_fn": torch.utils.data.default_collate}])
 def test_each_loss_reaches_its_sample(after_hiding: infobatch.Pruned, loader: dict[str, Any]) -> None:
     assert look(after_hiding, 20.0, **loader) == 18

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,3 +114,10 @@ def test_a_run_goes_on_with_its_own_selection_alone() -> None:
     for another in (other, heavy):
         with pytest.raises(infobatch.StateError, match="mark"):
             infobatch.Pruned(data, another, 5).load_state_dict(state)
+
+
+def test_a_share_is_the_same_in_whatever_way_it_is_written() -> None:
+    """Or a run could not go on from its own checkpoint."""
+    for delta in (np.float64(0.875), 0.875):
+        assert methods.seta(delta=delta).terms == methods.seta().terms
+    assert methods.seta(delta=1).terms == methods.seta(delta=1.0).terms

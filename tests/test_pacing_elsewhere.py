@@ -113,7 +113,33 @@ def test_a_scheduler_paced_again_goes_on_where_it_is() -> None:
 def test_an_optimizer_alone_has_no_steps() -> None:
     data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
-    infobatch.pace(optimizer, data, 4).load_state_dict(infobatch.pace(optimizer, data, 8).state_dict())
+    with pytest.raises(infobatch.InputError, match="no steps_per_epoch for an optimizer"):
+        infobatch.pace(optimizer, data, 4)
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_what_grows_is_not_decided_by_a_checkpoint_of_unpruned_epochs(epochs: int) -> None:
+    """Once an epoch was pruned it is."""
+
+    def some() -> infobatch.Pruned:
+        return infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+
+    before, after = some(), some()
+    for _ in range(epochs):
+        before.update(LOSSES[before.plan().indices], before.plan().indices)
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict()["compensate"] == ("loss" if epochs == 2 else "auto")
+    infobatch.pace(SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), after)
+    assert after.compensate == ("loss" if epochs == 2 else "lr")
+
+
+def test_of_two_paces_of_one_optimizer_the_older_one_does_not_step() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    older, latest = (infobatch.pace(lrs.StepLR(optimizer, 4), data, 8) for _ in range(2))
+    latest.step()
+    with pytest.raises(infobatch.InputError, match="the latest"):
+        older.step()
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -135,7 +161,7 @@ def test_an_optimizer_paced_anew_has_one_pace() -> None:
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     infobatch.pace(optimizer, data)
     infobatch.pace(optimizer, data)
-    assert len(data.at_begin) == 1
+    assert len(data.paces) == 1
 
 
 def test_another_scheduler_beside_a_tensor_lr_is_noticed() -> None:

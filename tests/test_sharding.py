@@ -402,6 +402,10 @@ def test_states_that_do_not_fit() -> None:
         ([*parts[:2], {**parts[2], "running": None}], "parts of one moment"),
         ({**state, "part": {"rank": 0, "world": 1, "start": 3}}, "from place 0"),
         ({**state, "running": {**state["running"], "level": state["running"]["level"] + 9}}, "a level for each"),
+        ({**state, "part": {"rank": 0, "world": 0, "start": 0}}, "which part this is"),
+        ({**state, "running": {**state["running"], "kept": 7}}, "numbers of a plan of 40"),
+        ({**state, "running": {**state["running"], "noise": None}}, "numbers of a plan of 40"),
+        ({**state, "running": {**state["running"], "weights": None}}, "a level for each"),
         (infobatch.InfoBatch(data_of(40), 4).state_dict(), "Leave shard_scores out"),
     ):
         with pytest.raises(infobatch.StateError, match=why):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Sequence
+from multiprocessing.context import set_spawning_popen
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import infobatch
-from infobatch.views import Fetched, FullView, View
+from infobatch.views import Copied, Fetched, FullView, View
 
 
 class Letters(Dataset[str]):
@@ -49,10 +51,29 @@ def test_nothing_is_forwarded_implicitly() -> None:
 
 
 def test_only_the_view_travels_to_a_worker() -> None:
+    """Spawned. There is nothing there to train with, and the way it is told is the same wherever it is tried."""
     train_data = infobatch.InfoBatch(TensorDataset(torch.arange(5)), 3)
-    there: Any = pickle.loads(pickle.dumps(train_data))
-    assert type(there) is View
+    set_spawning_popen(object())
+    try:
+        there: Any = pickle.loads(pickle.dumps(train_data))
+    finally:
+        set_spawning_popen(None)
+    assert type(there) is Copied
     assert there[2] == (torch.tensor(2),)
+    for use in (
+        lambda: there.update(torch.ones(1)),
+        lambda: there.sampler,
+        lambda: infobatch.DataLoader(there),
+        lambda: infobatch.InfoBatch(there, 3),
+    ):
+        with pytest.raises(infobatch.InputError, match="Wrap the data in each process"):
+            use()
+
+
+def test_scores_are_not_lost_in_a_pickle(tmp_path: Path) -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.arange(5)), 3)
+    with pytest.raises(infobatch.InputError, match=r"Save its state_dict\(\)"):
+        torch.save({"train_data": train_data}, tmp_path / "all.pt")
 
 
 def test_the_full_view_shows_everything_and_records_nothing() -> None:

@@ -82,5 +82,7 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
     assert ["no epoch is left for all data" in str(each.message) for each in recwarn] == [True] * said
     infobatch.Pruned(range(40), infobatch.methods.seta(), epochs)  # prunes to its end, however long
     assert len(recwarn) == said
+    infobatch.Pruned(range(40), infobatch.variations.annealed(infobatch.methods.seta(), delta), epochs)
+    assert len(recwarn) == 2 * said
     last = infobatch.schedules.Moment(epochs - 1, epochs)
     assert said == (train.method.schedule(last) and delta < 1 and epochs > 1)

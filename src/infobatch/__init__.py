@@ -18,7 +18,7 @@ from .errors import (
     StateError,
 )
 from .loader import DataLoader
-from .pacing import Paced, pace
+from .pacing import Paced, full_steps, pace
 from .paper import InfoBatch
 from .plan import Plan
 from .telemetry import EpochReport
@@ -39,6 +39,7 @@ __all__ = [
     "Pruned",
     "RankError",
     "StateError",
+    "full_steps",
     "load",
     "methods",
     "pace",

@@ -41,7 +41,9 @@ class Course:
         self.before = 0
         """How many samples of the epoch had come back before this process took it up."""
         self.named = 0
-        """How many samples came back by name; those counted on a device are in ``book.recorded``."""
+        """How many samples came back by name, as far as Python saw; what graphs saw is in ``book.recorded``."""
+        self.ask_book = isinstance(book, ShardBook)
+        """Whether samples come back by name where Python does not count them, as in a graph: the book does."""
         self.begun = False
         """Whether some of the epoch had come back on any rank before."""
         self.idle = 0
@@ -71,7 +73,7 @@ class Course:
         run = self.running
         if run is not None and run.taken:
             return run.taken  # then none came by name, and the device need not be asked
-        return self.named + int(self.book.recorded)
+        return self.named + (int(self.book.recorded) if self.ask_book else 0)
 
     def finished(self) -> bool:
         """The last batch of the running epoch has had its update."""
@@ -217,6 +219,16 @@ class Course:
         else:
             self.named += indices.numel()
         return weights
+
+    def count_unseen(self, indices: Tensor) -> None:
+        """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
+        in_graph = torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
+        if in_graph:
+            self.ask_book = True
+        if in_graph or self.ask_book:
+            self.book.named(indices)
+        else:
+            self.named += indices.numel()
 
     def bring(self, indices: Tensor, confidence: Tensor | None) -> None:
         """Note what came beside the losses."""

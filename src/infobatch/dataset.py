@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from multiprocessing.context import get_spawning_popen
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from .distributed import Ranks, find
 from .errors import EpochError, InputError, MisalignedError, RankError, message, warn
 from .ledger import Pass
 from .looking import Look
-from .method import Method
+from .method import Method, method_of
 from .plan import GROWTHS, Growth, Plan, ShardPlan
 from .policies import rule_of
 from .sampler import PlanSampler
@@ -25,13 +26,20 @@ from .scorebook import ScoreBook
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
 from .telemetry import EpochReport, report, warn_near_bounds
-from .views import FullView, View
+from .views import COPY, Copied, FullView, View
 
 Compensate = Literal["auto", Growth]
 """What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
 ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
+
+
+class Pace(Protocol):
+    """What ``infobatch.pace`` makes, as the data see it."""
+
+    def begin(self) -> None:
+        """An epoch's plan is known, and its first batch not made yet; also once after the last epoch."""
 
 
 class Pruned(View):
@@ -62,7 +70,8 @@ class Pruned(View):
         num_epochs = checks.count_of("num_epochs", num_epochs, 1, ORDER)
         seed = checks.count_of("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
-            raise InputError(message("a plain data set", "one that is wrapped already", "Wrap it once."))
+            twice = message("a plain data set", "one that is wrapped already", "Wrap it once.")
+            raise InputError(COPY if isinstance(dataset, Copied) else twice)
         if compensate not in ("auto", *GROWTHS):
             remedy = "See infobatch.pace for what grows."
             raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(compensate), remedy))
@@ -79,9 +88,10 @@ class Pruned(View):
         self._compensate: Compensate = compensate
         self.paced = False
         """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
-        self.at_begin: dict[Any, Callable[[], None]] = {}
-        """By optimizer: called when an epoch's plan is known and before its first batch, and once after the last
-        epoch. The learning rate grows there."""
+        self.paces: dict[Any, Pace] = {}
+        """By optimizer: who makes its learning rate grow."""
+        self._unpaced = False
+        """Whether it was said that nobody does."""
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
@@ -115,9 +125,15 @@ class Pruned(View):
     def loss_has_grown(self) -> bool:
         """Whether it is too late for "auto" to let the learning rate grow."""
         undecided = self._compensate == "auto" and not self.paced and self.method.unbiased
+        return undecided and self._has_grown
+
+    @property
+    def _has_grown(self) -> bool:
+        """Whether an epoch was pruned, or is: then what grows is decided."""
         plan = self._course.plan
-        running = self._course.last is not None and plan is not None and plan.growth > 1
-        return undecided and (running or any(report.growth > 1 for report in self._reports))
+        begun = self._course.last is not None or self._course.before
+        running = bool(begun) and plan is not None and plan.growth > 1
+        return running or any(report.growth > 1 for report in self._reports)
 
     @property
     def sampler(self) -> PlanSampler:
@@ -149,7 +165,10 @@ class Pruned(View):
         if self.method.score == "batch":
             scores = scores.detach().mean().expand_as(scores)
         if indices is None:
-            weights, correction = self._course.note(scores, confidence)
+            note = self._course.note
+            if torch.compiler.is_compiling():
+                note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]  # Python keeps the books
+            weights, correction = note(scores, confidence)
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
@@ -171,23 +190,27 @@ class Pruned(View):
         >>> for (x,), indices in train.hidden(batch_size=8):
         ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
         """
-        checks.check_count("batch_size", batch_size, 1, "As for training.")
+        batch_size = checks.count_of("batch_size", batch_size, 1, "As for training.")
         checks.check_look(loader)
         self._settle()
         if "hidden" not in self.method.needs:
             raise InputError(
                 message("a method that wants a look at the left-out", repr(self.method), "Only those need it.")
             )
+        run, got = self._course.running, ""
         if self._course.done() or self._course.before:
-            raise MisalignedError(
-                message("a look at the left-out between two epochs", "one inside an epoch", "Do it after the epoch.")
-            )
+            got = "one inside an epoch"
+        elif run is not None and run.open:
+            got = "one with a loader's iterator open"  # it has a plan that is not to be
+        if got:
+            remedy = "Take it after an epoch's last update and before the next iter(loader)."
+            raise MisalignedError(message("a look at the left-out between two epochs", got, remedy))
         self._course.plan = None  # whom it keeps depends on what is seen now
         assert isinstance(self._book, ScoreBook)
         self._look = look = Look(self._book, self.method, self._meet_ranks(), self._course.epoch)
         try:
             yield from look.batches(self.dataset, batch_size, loader)
-            look.close()
+            self._tell_of_odd(look.close(), look.size, "seen after it ")
         finally:
             if self._look is look:
                 look.forget()
@@ -208,7 +231,7 @@ class Pruned(View):
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
         if count is not None:
-            checks.check_count("count", count, 1, "Leave it out to skip the whole batch.")
+            count = checks.count_of("count", count, 1, "Leave it out to skip the whole batch.")
         run = self._course.opened("a skip")
         run.walk.skip(run.drop(count))
 
@@ -304,7 +327,7 @@ class Pruned(View):
         return state_of(
             self._course,
             method=self.method.terms,
-            compensate=self.compensate,
+            compensate=self.compensate if self._has_grown else self._compensate,
             num_epochs=self.num_epochs,
             seed=self.seed,
             reports=self._reports,
@@ -321,7 +344,9 @@ class Pruned(View):
         parts = checked(self._course, state, self.method.terms, self._compensate)
         first = parts[0]
         self._course.restart(first["epoch"])
-        self.seed, self._compensate = first["seed"], first["compensate"]
+        self.seed = first["seed"]
+        if first["compensate"] != "auto":
+            self._compensate = first["compensate"]
         self._reports = [EpochReport(**report) for report in first["reports"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
             self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it
@@ -344,7 +369,8 @@ class Pruned(View):
                 message(
                     f"at most the num_epochs={self.num_epochs} promised",
                     f"a pass for epoch {course.epoch} (counted from 0)",
-                    "Promise more: the last epochs run on full data, so pruning must know where the end is.",
+                    "Promise more: the last epochs run on full data, so pruning must know where the end is. For "
+                    "passes that are no training load train_data.full().",
                 )
             )
         self._warn_of_looks()
@@ -354,10 +380,10 @@ class Pruned(View):
             self._noisy = self._noisy + 1 if now.noisy else 0
             if self._noisy != 1:  # one noisy epoch is no news: the first losses are
                 self._warned = warn_near_bounds(now, grows=self.compensate != "none")
-        for tell in self.at_begin.values():
-            tell()
-        if not self.at_begin and plan.growth > 1 and self.compensate == "lr" and not self.paced:
-            self.paced = True
+        for each in self.paces.values():
+            each.begin()
+        if plan.growth > 1 and self.compensate == "lr" and not (self.paces or self.paced or self._unpaced):
+            self._unpaced = True
             warn(
                 "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
                 "wrap the scheduler (or the optimizer) in infobatch.pace"
@@ -408,23 +434,26 @@ class Pruned(View):
             )
         done = self._course.close(self.method.memory)
         self._reports.append(done)
-        if done.not_finite:
+        self._tell_of_odd(done.not_finite, done.kept, "")
+        if self._course.epoch >= self.num_epochs:
+            for each in self.paces.values():
+                each.begin()
+
+    def _tell_of_odd(self, count: int, of: int, which: str) -> None:
+        if count:
             warn(
-                f"epoch {done.epoch}: {done.not_finite} of {done.kept} losses were not finite; "
+                f"epoch {self._reports[-1].epoch}: {count} of {of} losses {which}were not finite; "
                 "those samples keep the scores they had"
             )
-        if self._course.epoch >= self.num_epochs:
-            for tell in self.at_begin.values():
-                tell()
 
     def _warn_of_the_end(self) -> None:
         """A run that is to end on all data may be too short for that."""
-        delta, last = self.method.settings.get("delta", 1.0), Moment(self.num_epochs - 1, self.num_epochs)
+        last = Moment(self.num_epochs - 1, self.num_epochs)
         ends = not self.method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
-        if delta < 1 and last.epoch and ends and self.method.schedule(last):
+        if last.epoch and ends and self.method.schedule(last):
             warn(
-                f"with num_epochs={self.num_epochs} and delta={delta} no epoch is left for all data at the end: "
-                "train longer, or lower delta"
+                f"with num_epochs={self.num_epochs} no epoch is left for all data at the end of {self.method!r}: "
+                "train longer, or let it end earlier"
             )
 
     def _warn_of_looks(self) -> None:
@@ -452,7 +481,7 @@ class Pruned(View):
             if last.epoch == self._course.epoch:
                 raise MisalignedError(BOTH)
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
-            self._book.named(indices)  # counted where a captured graph counts, too
+            self._course.count_unseen(indices)
             return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
         self._warn_of_looks()
         self.plan()
@@ -466,8 +495,11 @@ class Pruned(View):
     def __copy__(self) -> Pruned:
         return self.__deepcopy__(None)
 
-    def __reduce__(self) -> tuple[type[View], tuple[Any]]:
-        return View, (self.dataset,)  # what a spawned worker needs; scores stay here, state_dict() carries them
+    def __reduce__(self) -> tuple[type[Copied], tuple[Any]]:
+        if get_spawning_popen() is None:
+            remedy = "Save its state_dict(), and load that into a new one around the same data."
+            raise InputError(message("one owner of the scores", "a pickled copy, which has none", remedy))
+        return Copied, (self.dataset,)  # what a spawned worker needs
 
     def __repr__(self) -> str:
         about = f"{len(self)} samples, epoch {self._course.epoch} of {self.num_epochs}"
@@ -479,11 +511,10 @@ def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
     if hasattr(given, "indices") and hasattr(given, "weights"):
         checks.check_selection(given, size)
         given = methods.static(given)
-    if not isinstance(given, Method):
-        raise InputError(message("a method", repr(given), "Take one from infobatch.methods, as methods.infobatch()."))
-    checks.check_size(given.size, size, repr(given))
-    given.check(num_epochs)
-    return given
+    method = method_of(given)
+    checks.check_size(method.size, size, repr(method))
+    method.check(num_epochs)
+    return method
 
 
 def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:

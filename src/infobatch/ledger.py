@@ -343,6 +343,13 @@ class Pass:
         return self.exhausted if self.carried else self.closed
 
     @property
+    def open(self) -> bool:
+        """Whether an iterator is left that may deliver."""
+        if self.exhausted or self.superseded:
+            return False
+        return not self.closed if self.holder is None else self.holder() is not None
+
+    @property
     def whole(self) -> bool:
         """Every batch was delivered, and that is certain. A look at the only batch does not count."""
         if self.carried:

@@ -11,12 +11,12 @@ import torch.utils.data
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from .checks import is_count
+from .checks import count_of
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .ledger import STEPPED, Pass
 from .plan import generator_for
-from .views import Fetched
+from .views import COPY, Copied, Fetched
 
 WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 
@@ -91,6 +91,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         lookahead: int = 0,
         **kwargs: Any,
     ) -> None:
+        if isinstance(dataset, Copied):
+            raise InputError(COPY)
         if not isinstance(dataset, Pruned):
             raise InputError(
                 message(
@@ -107,9 +109,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "The plan says who comes and is shuffled already; a batch_sampler may stand around it.",
                 )
             )
-        if not is_count(lookahead, 0):
-            raise InputError(message("lookahead as a number of batches", repr(lookahead), "0 for an ordinary loop."))
-        self.lookahead = lookahead
+        self.lookahead = count_of(
+            "lookahead", lookahead, 0, "As many batches as the loop reads ahead; 0 for an ordinary one."
+        )
         auto = batch_size is not None or batch_sampler is not None
         if not auto and num_workers and not kwargs.get("in_order", True):
             raise InputError(
@@ -170,7 +172,7 @@ class Delivery:
     def __init__(self, loader: DataLoader, lookahead: int = 0) -> None:
         self._data = loader._data
         self._lookahead = lookahead
-        self._length = len(loader) if hasattr(loader.batch_sampler or loader.sampler, "__len__") else None
+        self._length = _length(loader)
         self._pass: Pass | None = None
         self._before = self._data._course.last
         self._batches = loader._torch_iter()
@@ -216,3 +218,11 @@ class Delivery:
         if self._pass is None and run is not None and run is not self._before and run.asker.iterator is self._batches:
             self._pass = run
             run.carry(self, self._lookahead)
+
+
+def _length(loader: DataLoader) -> int | None:
+    """How many batches come, where the batch sampler tells."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None

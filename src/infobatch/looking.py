@@ -25,6 +25,11 @@ class Look:
         self._mine = share(self._all, ranks)
         book.fresh.fill_(UNSEEN)
 
+    @property
+    def size(self) -> int:
+        """How many were left out, of all ranks."""
+        return self._all.numel()
+
     def batches(self, dataset: Any, batch_size: int, loader: dict[str, Any]) -> Iterator[tuple[Any, Tensor]]:
         some = self._mine.cpu()
         if not some.numel():
@@ -44,8 +49,12 @@ class Look:
             assert confidence is not None
             column.scatter_(0, indices, confidence.detach().to(column.dtype))
 
-    def close(self) -> None:
-        """What was seen becomes scores and memory, and nobody waits for a look; ranks tell each other first."""
+    @torch.inference_mode(False)
+    def close(self) -> int:
+        """What was seen becomes scores and memory, and nobody waits for a look; ranks tell each other first.
+
+        Returns how many losses were not finite.
+        """
         book = self._book
         seen = int((book.fresh[self._mine] != UNSEEN).sum())
         strangers = int((book.fresh != UNSEEN).sum()) - seen
@@ -63,7 +72,7 @@ class Look:
                 column.index_copy_(0, self._all, whole)
         book.remember(self._method.memory, None)
         book.memory["held"].fill_(1.0)
-        book.merge()
+        return book.merge()
 
     def forget(self) -> None:
         """Nothing of an unfinished look stays."""

@@ -169,6 +169,7 @@ def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: floa
     """SeTa (CVPR 2025): a random (1-ratio)N, of which a window of loss groups slides from easy to hard."""
     ratio, share, groups = ratio_of(ratio), part("share", share), count("groups", groups)
     until(delta)
+    delta = float(delta)
     policy = partial(choices.window_of_groups, ratio=ratio, groups=groups, share=share, delta=delta)
     return _rival("seta", {"ratio": ratio, "groups": groups, "share": share, "delta": delta}, policy)
 

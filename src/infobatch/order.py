@@ -45,7 +45,7 @@ def blocks(size: int, key: int, length: int = 1 << 16) -> Iterator[Tensor]:
     bits = max(2, (size - 1).bit_length())
     low, keys = bits // 2, _keys(key)
     for start in range(0, 1 << bits, length):
-        number = torch.arange(start, min(start + length, 1 << bits))
+        number = torch.arange(start, min(start + length, 1 << bits), device="cpu")
         left, right = number >> low, number & ((1 << low) - 1)
         for even, odd in zip(keys[::2], keys[1::2], strict=True):
             left = (left + _hash(right, even)) & ((1 << (bits - low)) - 1)
@@ -56,8 +56,8 @@ def blocks(size: int, key: int, length: int = 1 << 16) -> Iterator[Tensor]:
 
 def _keys(key: int) -> list[int]:
     """One a round."""
-    generator = torch.Generator().manual_seed(key)
-    drawn: list[int] = torch.randint(1 << 62, (6,), generator=generator).tolist()
+    generator = torch.Generator("cpu").manual_seed(key)
+    drawn: list[int] = torch.randint(1 << 62, (6,), generator=generator, device="cpu").tolist()
     return [value | 1 for value in drawn]
 
 

@@ -88,6 +88,9 @@ class Paced:
         _check(scheduled, train_data)
         self.scheduler = None if isinstance(scheduled, Optimizer) else scheduled
         self.optimizer: Optimizer = scheduled if isinstance(scheduled, Optimizer) else scheduled.optimizer
+        if self.scheduler is None and steps_per_epoch is not None:
+            remedy = "They are a scheduler's: pace that in the optimizer's place, or leave them out."
+            raise InputError(message("no steps_per_epoch for an optimizer", repr(steps_per_epoch), remedy))
         steps = 1 if self.scheduler is None else whole(steps_per_epoch)
         if steps is None or steps < 1:
             raise InputError(
@@ -124,7 +127,7 @@ class Paced:
         self._walked = False
         """Whether its place was found without the optimizer's rates, which may still be loaded."""
         train_data.paced = True  # by default the learning rate grows from now on
-        train_data.at_begin[_inner(self.optimizer)] = self._begin
+        train_data.paces[_inner(self.optimizer)] = self
         if not self._growing and any(GROWN in group for group in self.optimizer.param_groups):
             self._set(1.0)  # what another training left grown
             for group in self.optimizer.param_groups:
@@ -134,6 +137,9 @@ class Paced:
 
     def step(self) -> None:
         """Call after each optimizer step, as you would the scheduler's."""
+        if self.train_data.paces.get(_inner(self.optimizer)) is not self:
+            remedy = "Each optimizer has one: step the latest."
+            raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         if self._growing:
             self._check_untouched()
         else:
@@ -223,8 +229,8 @@ class Paced:
             return min(max(start, self._count) + 1, start + self.steps_per_epoch)
         return start + done * self.steps_per_epoch // total
 
-    def _begin(self) -> None:
-        """The plan of an epoch may be made after the last step before it: where those left out were looked at."""
+    def begin(self) -> None:
+        """For train_data, when an epoch's plan is known: it may be made after the last step before it."""
         if self.scheduler is not None and not self._count and self.train_data.epoch and not self._silent:
             self._silent = True
             text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"

@@ -37,6 +37,9 @@ class PlanSampler(Sampler[int]):
     def __len__(self) -> int:
         return self._length()
 
+    def set_epoch(self, epoch: int) -> None:
+        """For loops that tell a DistributedSampler: there is nothing to tell, train_data counts its epochs."""
+
     def __reduce__(self) -> NoReturn:
         remedy = "Make the loader where it is used, from a data set that has loaded the state_dict() of this one."
         raise InputError(message("one owner of the plan", "a copy of its sampler, or of a loader with it", remedy))

@@ -39,6 +39,7 @@ class ScoreBook:
         self.came: dict[str, Tensor] = {}
         """What else this epoch's updates brought, by name."""
 
+    @torch.inference_mode(False)
     def keep(self, memory: Memory | None, brought: Iterable[str]) -> None:
         """Make room for what a method remembers, and for what it wants brought with each loss."""
         for name, first in (memory.columns if memory else {}).items():
@@ -118,6 +119,7 @@ class ScoreBook:
         """How many samples got a score in this epoch without being in its plan."""
         return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
 
+    @torch.inference_mode(False)
     def remember(self, memory: Memory | None, plan: Plan | None) -> None:
         """The method's columns take in what arrived, and the plan, where it came by one. Before ``merge``."""
         if memory is None:
@@ -168,15 +170,15 @@ def _sum(values: Tensor) -> float:
 
 def at_least(bound: float) -> float:
     """The smallest float32 number >= bound: below it lie the scores that are less than the bound as real numbers."""
-    edge = torch.tensor(bound, dtype=torch.float32)
+    edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
     return _up(edge) if edge.item() < bound else edge.item()
 
 
 def beyond(bound: float) -> float:
     """The smallest float32 number > bound."""
-    edge = torch.tensor(bound, dtype=torch.float32)
+    edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
     return _up(edge) if edge.item() <= bound else edge.item()
 
 
 def _up(edge: Tensor) -> float:
-    return torch.nextafter(edge, torch.tensor(torch.inf)).item()
+    return torch.nextafter(edge, torch.tensor(torch.inf, device="cpu")).item()

@@ -38,6 +38,7 @@ class ShardBook:
     and the weight there is 0. So nothing needs to be looked at, and no device waits.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, size: int, ranks: Ranks, device: torch.device | str = "cpu") -> None:
         each = -(-size // ranks.world)
         self.size = size
@@ -81,7 +82,7 @@ class ShardBook:
 
     def weigh(self, plan: ShardPlan, scale: float) -> None:
         """Set the weights of the plan's levels."""
-        weights = torch.tensor(plan.weights, dtype=torch.float32) * scale
+        weights = torch.tensor(plan.weights, dtype=torch.float32, device="cpu") * scale
         self.weights[: weights.numel()] = weights.to(self.device)
 
     def note(self, indices: Tensor, scores: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ class ShardBook:
         not_finite = merge(self.fresh[:-1], self.scores)
         self.recorded.zero_()
         self.stray.zero_()
-        return int(total(self.ranks, torch.tensor([not_finite]))[0])
+        return int(total(self.ranks, torch.tensor([not_finite], device="cpu"))[0])
 
     # ---- the walk ----------------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class ShardBook:
 
     def ghost(self) -> Tensor:
         """A sample of another rank, to fill up with."""
-        return self._spread.sample(torch.tensor(self._abroad))
+        return self._spread.sample(torch.tensor(self._abroad, device="cpu"))
 
     def _to_come(self) -> Tensor:
         return (self.level[:-1] != 0).logical_and_(self.fresh[:-1] == UNSEEN)
@@ -189,7 +190,7 @@ class ShardBook:
                     self.level = self.level.short()
                 if len(levels) > self.weights.numel():
                     self.weights = self.weights.new_zeros(len(levels))
-                renamed = torch.tensor(anew, dtype=self.level.dtype)
+                renamed = torch.tensor(anew, dtype=self.level.dtype, device="cpu")
                 for mine, theirs in zip(
                     torch.split(self.level[here], BLOCK), torch.split(running["level"][there], BLOCK), strict=True
                 ):
@@ -242,7 +243,7 @@ class Parts:
             digit_of_n = next(digit for digit, reached in enumerate(upto) if reached >= n)
             before = upto[digit_of_n - 1] if digit_of_n else before
             prefix = digit_of_n - 1024 if shift == 21 else (prefix << bits) | digit_of_n
-        return _flipped(torch.tensor([prefix], dtype=torch.int32)).view(torch.float32).item()
+        return _flipped(torch.tensor([prefix], dtype=torch.int32, device="cpu")).view(torch.float32).item()
 
 
 def _sortable(scores: Tensor) -> Tensor:
@@ -388,7 +389,7 @@ class ShardWalk:
 
     def at(self, places: range) -> Tensor:
         parts = [chunk[max(places.start - at, 0) : max(places.stop - at, 0)] for at, chunk in self._window]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device="cpu")
 
     def whose(self, places: range) -> Where:
         indices = self.at(places)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import is_count, kind
+from .checks import is_count, is_number, kind
 from .errors import StateError, message
 from .plan import GROWTHS, ShardPlan
 from .telemetry import EpochReport
@@ -54,7 +54,7 @@ def check_parts(parts: list[Any], size: int, method: str, compensate: str, start
         if isinstance(state, dict) and set(state) == FIELDS:
             raise _refused("one rank's part of the scores", "scores in one table", "Leave shard_scores out.")
         _check_facts(state, size, method, compensate, FIELDS | {"part"})
-        if not isinstance(state["part"], dict) or set(state["part"]) != {"rank", "world", "start"}:
+        if not _is_part(state["part"]):
             raise _refused("which part this is", repr(state["part"]), "It is damaged.")
         each = -(-size // state["part"]["world"])
         first = min(state["part"]["rank"] * each, size)
@@ -63,7 +63,7 @@ def check_parts(parts: list[Any], size: int, method: str, compensate: str, start
         count = min(each, size - first)
         _check_scores(state["scores"], count)
         if state["running"] is not None:
-            _check_running_part(state["running"], count)
+            _check_running_part(state["running"], count, size)
     for name in ("epoch", "seed", "planned"):
         values = {state[name] for state in parts}
         if len(values) > 1:
@@ -145,14 +145,28 @@ def _check_running(running: Any, size: int, came: Collection[str]) -> None:
         raise _refused("each sample of a plan once, with its weight", "a plan and weights apart", "It is damaged.")
 
 
-def _check_running_part(running: Any, size: int) -> None:
+def _is_part(part: Any) -> bool:
+    least = {"rank": 0, "world": 1, "start": 0}
+    return (
+        isinstance(part, dict) and set(part) == set(least) and all(is_count(part[key], least[key]) for key in least)
+    )
+
+
+def _check_running_part(running: Any, size: int, of: int) -> None:
     facts = {field.name for field in fields(ShardPlan)}
     if not isinstance(running, dict) or set(running) != {"level", "fresh"} | facts:
         raise _refused("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
     _check_table(running["fresh"], size)
-    level, levels = running["level"], len(running["weights"])
-    if not isinstance(level, Tensor) or level.shape != (size,) or (size and not 0 <= int(level.max()) < levels):
+    level, weights = running["level"], running["weights"]
+    levels = len(weights) if isinstance(weights, (tuple, list)) else 0
+    known = isinstance(level, Tensor) and level.shape == (size,) and levels > 0
+    if not known or (size and not 0 <= int(level.max()) < levels):
         raise _refused(f"a level for each of {size} samples, below {levels}", kind(level), "It is damaged.")
+    numbers = [running[name] for name in ("weight_sum", "effective_size", "noise")]
+    counted = is_count(running["epoch"], 0) and is_count(running["kept"], 1) and running["size"] == of
+    held = int(torch.count_nonzero(level))  # 0 is left out
+    if not all(map(is_number, [*weights, *numbers])) or not counted or not held <= running["kept"] <= of:
+        raise _refused(f"the numbers of a plan of {of} samples", "others", "It is damaged.")
 
 
 def _check_reports(reports: Any) -> None:

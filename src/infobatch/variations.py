@@ -121,7 +121,7 @@ def _both_sides(book: Book, plan: Plan, generator: torch.Generator, *, floor: fl
     return choices.both_sides(plan, ~torch.isnan(book.scores), floor, generator)
 
 
-def _with_floor(book: Book, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
+def _with_floor(_: Book, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
     return choices.with_floor(plan, labels, floor, generator)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler
 
 from .checks import check_loss
+from .errors import InputError, message
 from .plan import generator_for
 
 
@@ -39,6 +40,24 @@ class View(Dataset[Any]):
         fetched = Fetched(samples)
         fetched.indices = indices
         return fetched
+
+
+COPY = message(
+    "the train_data of this process",
+    "a copy that came from another one, and has no scores",
+    "Wrap the data in each process that trains: ranks share a plan by themselves.",
+)
+
+
+class Copied(View):
+    """What reaches another process: samples, for a loader's workers, and nothing to train with."""
+
+    def update(self, *_: Any, **__: Any) -> NoReturn:
+        raise InputError(COPY)
+
+    @property
+    def sampler(self) -> NoReturn:
+        raise InputError(COPY)
 
 
 class FullView(View):

@@ -182,7 +182,7 @@ class Pruning(pl.Callback):
 
     def _check_schedulers(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader) -> None:
         configs = trainer.lr_scheduler_configs
-        paced = any(isinstance(getattr(tell, "__self__", None), Paced) for tell in self.train_data.at_begin.values())
+        paced = bool(self.train_data.paces)
         if paced and not any(isinstance(config.scheduler, Paced) for config in configs):
             remedy = 'Return it from configure_optimizers as {"scheduler": ..., "interval": "step"}.'
             raise InputError(message("what infobatch.pace returned", "no scheduler that a checkpoint holds", remedy))
