@@ -186,6 +186,15 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
     return method
 
 
+def losses_alone(method: Method, size: int | None = None) -> bool:
+    """Whether it needs nothing but each sample's loss, or besides it what it was given for just so many samples.
+
+    >>> losses_alone(parse_method("infobatch")), losses_alone(parse_method("infobatch:class_floor=0.5"))
+    (True, False)
+    """
+    return not method.needs and method.score == "loss" and method.size in (None, size)
+
+
 @dataclass(frozen=True)
 class Static:
     """A selector with its settings, and the method that trains on what it chose, if not all of it."""
