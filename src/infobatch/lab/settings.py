@@ -49,8 +49,8 @@ class Settings:
     """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
     batch_size: int = 128
     """Samples a step."""
-    model: str = "conv"
-    """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own, taken anyway where none is named."""
+    model: str = ""
+    """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own. Without a name that one, else conv."""
     optimizer: str = "sgd"
     """sgd, adam, adamw, radam; lars and lamb with pytorch_optimizer."""
     lr: float = 0.1
