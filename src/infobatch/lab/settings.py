@@ -31,7 +31,7 @@ Feed = Literal["auto", "resident", "loader"]
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. A record holds it whole, and ``Settings(**record["settings"])`` makes the run again."""
+    """One run. A record holds it whole, and ``Settings.of(record["settings"])`` makes the run again."""
 
     task: str = "digits"
     """A task of the lab, or MODULE:FUNCTION that makes one."""
