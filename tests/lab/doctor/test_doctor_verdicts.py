@@ -87,6 +87,31 @@ def test_a_loader_is_healthy_whatever_its_method_needs(
     assert found.verdict == "Every loss reaches its sample."
 
 
+UNSIZED = """
+class Unsized(Sampler):
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        return iter(self.sampler)
+    def __len__(self):
+        raise NotImplementedError("nobody knows")
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "d = pruned()\nreturn Torch(d, batch_sampler=BatchSampler(Unsized(d.sampler), 8, False))",
+        "return Torch(Pictures(), batch_size=8, sampler=Unsized(range(60)))",
+        "return Torch(Pictures(), batch_sampler=Unsized([[1, 2], [3, 4]]))",
+    ],
+)
+def test_a_length_that_nobody_knows_is_not_asked_for(code: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(f"{UNSIZED}\n{code}"))
+    assert not any("nobody knows" in check.seen for check in found.checks)
+    assert found.epochs > 0
+
+
 def test_workers_by_spawn(patient: Callable[..., str]) -> None:
     found = examine(patient('ours(num_workers=1, persistent_workers=True, multiprocessing_context="spawn")'))
     assert not_ok(found) == {}

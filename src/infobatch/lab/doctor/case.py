@@ -37,10 +37,17 @@ class Case:
         return self.given is not self.inner
 
     @property
+    def drawn_by(self) -> Any:
+        """The sampler that the loader itself asks. Its length is not asked for, which nobody may know."""
+        assert self.inner is not None
+        batches = self.inner.batch_sampler
+        return batches if batches is not None else self.inner.sampler
+
+    @property
     def samplers(self) -> list[Any]:
         """From the one that makes batches to the one that draws first."""
         found: list[Any] = []
-        todo = [] if self.inner is None else [self.inner.batch_sampler or self.inner.sampler]
+        todo = [] if self.inner is None else [self.drawn_by]
         while todo and len(found) < 8:
             found.append(todo.pop())
             inside = vars(found[-1]).values() if hasattr(found[-1], "__dict__") else ()
@@ -62,7 +69,7 @@ class Case:
     def batch_size(self) -> int | None:
         """None where samples come one by one."""
         assert self.inner is not None
-        makes = self.inner.batch_sampler or self.inner.sampler
+        makes = self.drawn_by
         if self.inner.batch_size is None and (makes is self.inner.batch_sampler or isinstance(makes, BatchSampler)):
             return int(getattr(makes, "batch_size", None) or 1)
         return self.inner.batch_size
