@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +13,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from ...dataset import Pruned
 from ...errors import InputError, message
 from ...loader import Carry, DataLoader
+from ..named import module_of
 from ..settings import near
 
 
@@ -113,13 +112,7 @@ def load(target: str) -> Any:
     module_name, _, name = target.partition(":")
     if not module_name or not name.isidentifier():
         raise InputError(message("MODULE:NAME, as train:loader", repr(target), "NAME is a loader, or makes one."))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name != module_name:
-            raise
-        here = [path.stem for path in Path.cwd().glob("*.py")]
-        raise InputError(message("a module of this folder", repr(module_name), near(module_name, here))) from None
+    module = module_of(target)
     if not hasattr(module, name):
         names = [known for known in vars(module) if not known.startswith("_")]
         raise InputError(message(f"a name in {module_name}", repr(name), near(name, names)))
