@@ -55,6 +55,23 @@ WANT_MORE = ("dynamic_uncertainty", "kakurenbo", "ies", "rcap", "bls")
 FROM_LOSSES = [name for name in METHODS if name not in WANT_MORE]
 
 
+@pytest.mark.parametrize("name", ["infobatch:class_floor=0.5", "bls:inner=infobatch", "rcap:ratio=0.5"])
+def test_settings_that_need_more_than_losses_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="losses alone"):
+        estimate(table(4, 40), [name])
+
+
+def test_a_method_with_labels_of_its_own_is_replayed() -> None:
+    labels = torch.arange(300) % 3
+    floor = infobatch.variations.class_floor(infobatch.methods.infobatch(ratio=0.9), labels, 0.5)
+    losses = table(8, 300)
+    for method in (floor, infobatch.methods.rcap(labels)):
+        (found,) = estimate(losses, [method])
+        assert found.kept == tuple(report.kept for report in trained(losses, method, 8).history)
+        with pytest.raises(InputError, match="losses alone"):
+            estimate(losses[:, 1:], [method])
+
+
 @pytest.mark.parametrize("name", WANT_MORE)
 def test_methods_that_need_more_than_losses_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="losses alone"):

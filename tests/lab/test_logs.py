@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,42 @@ def test_a_mark_at_the_beginning_and_a_gradient_do_no_harm(tmp_path: Path) -> No
     assert estimate(read(tmp_path / "log.pt")) == estimate(losses.detach())
 
 
+def batches(path: Path, order: np.ndarray[Any, Any], size: int) -> Path:
+    """An epoch in which sample i has the loss i, logged a batch a line."""
+    parts = (order[at : at + size].tolist() for at in range(0, len(order), size))
+    path.write_text("".join(json.dumps({"epoch": 0, "index": part, "loss": part}) + "\n" for part in parts))
+    return path
+
+
+def test_a_shuffled_epoch_of_imagenet_is_read_batch_by_batch(tmp_path: Path) -> None:
+    """The first lines name samples that so few losses do not bear out."""
+    order = np.random.default_rng(0).permutation(1_281_167)
+    found = read(batches(tmp_path / "log.jsonl", order, 1024))
+    np.testing.assert_array_equal(found[0].numpy(), np.arange(len(order), dtype=np.float32))
+
+
+def test_the_last_loss_of_a_sample_counts_also_where_it_had_to_wait(tmp_path: Path) -> None:
+    size = 1_300_000
+    path = batches(tmp_path / "log.jsonl", np.arange(size), 50_000)
+    early = [json.dumps({"epoch": 0, "index": index, "loss": loss}) for index in (size - 1, size) for loss in (5, 6)]
+    path.write_text("\n".join([*early, path.read_text()]))
+    assert read(path)[0, -2:].tolist() == [size - 1, 6]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])
+def test_an_index_that_no_log_bears_out_is_named_and_takes_no_memory(name: str, tmp_path: Path) -> None:
+    path, lines = tmp_path / name, [(0, 0, 1), (0, 2_000_000_000, 1), *((0, index, 1) for index in range(1, 50))]
+    rows = [json.dumps(dict(zip(("epoch", "index", "loss"), line, strict=True))) for line in lines]
+    if path.suffix == ".csv":
+        rows = ["epoch,index,loss", *(",".join(map(str, line)) for line in lines)]
+    path.write_text("\n".join(rows))
+    tracemalloc.start()
+    with pytest.raises(InputError, match=f"2000000000.* 51 losses .*{name}|{name}.*2000000000.* 51 losses"):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 64e6
+    tracemalloc.stop()
+
+
 def test_an_epoch_without_losses_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("epoch,index,loss\n0,0,1\n0,2,2\n3,1,4\n")
@@ -165,6 +202,15 @@ def test_the_broken_line_is_named(name: str, tmp_path: Path) -> None:
     lines = write(path, table(5, 40).numpy()).read_text().splitlines()
     path.write_text("\n".join([*lines[:150], lines[150].rsplit(",", 1)[0]]))
     with pytest.raises(InputError, match=f"line 151 of .*{name}"):
+        read(path)
+
+
+@pytest.mark.parametrize("head", ["epoch,index,loss\n", ""])
+def test_blank_lines_count(head: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    lines = ["0,0,1", "", "", "0,1,1", "  ", "0,2,1", "0,x,1", "", "0,4,1"]
+    path.write_text(head + "\n".join(lines))
+    with pytest.raises(InputError, match=f"line {7 + bool(head)} of"):
         read(path)
 
 

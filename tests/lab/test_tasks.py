@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from infobatch.errors import InputError
-from infobatch.lab import training
+from infobatch.lab import bench, training
 from infobatch.lab.bench import train_one
+from infobatch.lab.nets import fingerprint, make_net, net_for
 from infobatch.lab.records import read
 from infobatch.lab.settings import Settings
 from infobatch.lab.tasks import Arrays, Task, differences, right
@@ -85,6 +86,27 @@ def test_an_input_may_have_several_parts(item: Callable[[int], Any], key: Any) -
     assert list(training.run(QUICK.but(model="task"), task=task))[-1]["steps"] > 0
     with pytest.raises(InputError, match=r"inputs as tensors, for the net resnet8; got .* make_model of its own"):
         list(training.run(QUICK.but(model="resnet8"), task=task))
+
+
+@pytest.mark.parametrize("named", ["conv", "mlp", "task", ""])
+@pytest.mark.parametrize("has_own", [True, False])
+def test_a_net_that_is_named_is_taken_before_the_tasks_own(
+    named: str, has_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = some(inputs=torch.zeros(20, 1, 4, 4))
+    make = (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3))) if has_own else None
+    task = Task("pictures", images, images, ("a", "b", "c"), make_model=make)
+    monkeypatch.setattr(bench, "make_task", lambda *_: task)
+    settings, _ = bench.settle({"model": named} if named else {})
+    expected = named or ("task" if has_own else "conv")
+    assert settings.model == expected, "the record tells it"
+    if expected == "task" and make is None:
+        with pytest.raises(InputError, match="a task with its own net"):
+            net_for(task, settings)
+        return
+    wanted = fingerprint(make() if expected == "task" and make else make_net(expected, (1, 4, 4), 3))
+    assert fingerprint(net_for(task, settings)) == wanted
+    assert fingerprint(net_for(task, Settings(**({"model": named} if named else {})))) == wanted
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import subprocess
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 import infobatch
 from infobatch.errors import InputError, StateError
-from infobatch.lab import captured, proxies, resuming, training
+from infobatch.lab import captured, proxies, resuming, telling, training
 from infobatch.lab.nets import make_net
 from infobatch.lab.optim import make_optimizer, make_scheduler
 from infobatch.lab.rates import epoch_rates, rate_table
@@ -387,6 +388,29 @@ def test_a_run_can_be_made_again_from_its_record() -> None:
     second = list(training.run(Settings.of(first[0]["settings"]), task=made()))
     assert second[-1]["metric"] == first[-1]["metric"]
     assert second[-1]["test_loss"] == first[-1]["test_loss"]
+
+
+def test_a_commit_is_told_of_a_repository_that_has_this_code_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that lies inside a person's own repository is not the repository's."""
+    package = tmp_path / ".venv" / "telling.py"
+    package.parent.mkdir()
+    package.touch()
+    (tmp_path / "theirs.py").touch()
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("add", "theirs.py")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr(telling, "__file__", str(package))
+    assert telling.git_state() is None
+    git("add", "-f", ".venv")
+    git("commit", "-qm", "second")
+    assert telling.git_state() == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
 
 
 def test_tests_come_when_asked_for_and_at_the_end() -> None:

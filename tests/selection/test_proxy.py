@@ -314,6 +314,7 @@ class Stream(IterableDataset[Any]):
         (Wrapped(lambda z: {"logits": z}), blobs(), {}, "got dict"),
         (Wrapped(lambda z: z[:, :, None]), blobs(), {}, r"shape \[2, 3, 1\]"),
         (nn.Linear(D, K).requires_grad_(False), blobs(), {}, "weights to train"),
+        (nn.Linear(D, K).requires_grad_(False), blobs(), {"epochs": 0, "exact": True}, "train, .*Leave exact out"),
         (mlp, Stream(), {}, "IterableDataset"),
         (mlp, TensorDataset(torch.ones(0, D), torch.ones(0).long()), {}, "empty"),
         (mlp, TensorDataset(torch.ones(4, D)), {}, "label"),

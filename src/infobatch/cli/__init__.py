@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 EXTRA = {"cyclopts", "rich", "attrs", "attr", "docstring_parser", "rich_rst"}
 
+LOCKS = "fcntl"
+"""No package that could be installed: lab/records.py says what to do without it."""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
@@ -15,9 +18,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         from .app import run
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        if error.name not in {*EXTRA, LOCKS}:
             raise
-        print(f"infobatch: the command line needs {error.name}: pip install 'infobatch[lab]'", file=sys.stderr)
+        missing = f"the command line needs {error.name}: pip install 'infobatch[lab]'"
+        print(f"infobatch: {error if error.name == LOCKS else missing}", file=sys.stderr)
         return 2
     return run(sys.argv[1:] if words is None else words)
 

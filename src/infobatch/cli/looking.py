@@ -16,7 +16,7 @@ from ..lab.catalogue import TASKS, TaskInfo, there
 from ..lab.records import files, looks_beside, sift
 from ..methods import METHODS
 from . import tables
-from .options import Answer, Json, Level, Margin
+from .options import Answer, Json, Level, Margin, whole
 from .running import REPORT, left_out, plain
 from .screen import unusual
 
@@ -89,9 +89,12 @@ def estimate(
         ),
     ] = (),
     epochs: Annotated[
-        int | None, Parameter(help="Of the whole run, where the log is of its beginning.", show_default="all logged")
+        int | None,
+        Parameter(
+            converter=whole, show_default="all logged", help="Of the whole run, where the log is of its beginning."
+        ),
     ] = None,
-    seeds: Annotated[int, Parameter(help="Draws of each method.")] = 3,
+    seeds: Annotated[int, Parameter(converter=whole, help="Draws of each method.")] = 3,
     json: Json = False,
 ) -> Answer:
     """Say what each method would have saved, from a log of the losses of a normal run.
@@ -119,9 +122,10 @@ def doctor(
     target: Annotated[str, Parameter(help="MODULE:NAME of this folder: a loader, or a function that returns one.")],
     /,
     *,
-    epochs: Annotated[int, Parameter(help="Passes over it.")] = 2,
+    epochs: Annotated[int, Parameter(converter=whole, help="Passes over it.")] = 2,
     limit: Annotated[
-        int | None, Parameter(show_default="all", help="Look at so many samples of the data set alone.")
+        int | None,
+        Parameter(converter=whole, show_default="all", help="Look at so many samples of the data set alone."),
     ] = None,
     json: Json = False,
 ) -> Answer:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..lab.comparison import Comparison, Row
     from ..lab.doctor import Diagnosis
     from ..lab.estimate import Estimate
-    from ..lab.outcomes import CellOutcome, Line, Outcome
+    from ..lab.outcomes import CellOutcome, Listed, Outcome
     from ..lab.verdicts import Difference
 
 PLAIN_WIDTH = 200
@@ -167,7 +167,7 @@ def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     )
 
 
-def recipes(lines: Iterable[Line]) -> None:
+def recipes(lines: Iterable[Listed]) -> None:
     columns = ("recipe", "what", "outcome here", "where", "quick version")
     rows = []
     for one in lines:

@@ -37,6 +37,7 @@ from ..plan import GROWTHS
 from .catalogue import make_task
 from .feeding import size_of
 from .hooks import Hook
+from .nets import usual_net
 from .records import CHECKPOINT, FILE, Fact, Recorder, Run, label, read, read_file
 from .settings import HARDWARE, Settings
 from .stopping import Stop, never
@@ -58,10 +59,11 @@ Hooks = Callable[[Path], Sequence[Hook]]
 
 
 def settle(given: dict[str, Any]) -> tuple[Settings, Task]:
-    """What a person gave, over what suits the task; and the task."""
+    """What a person gave, over what suits the task; and the task. A net that nobody named is named here, for the
+    record."""
     asked = Settings.of(given)  # what cannot be right is said before data are read
     task = make_task(asked.task, asked.data)
-    return Settings.of(given, task.defaults), task
+    return Settings.of(given, {"model": usual_net(task), **task.defaults}), task
 
 
 # ---- one run ---------------------------------------------------------------------------------------------

@@ -7,10 +7,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +18,7 @@ from ..errors import InputError, message
 from .data import cifar, digits, folder, idx, names, npy, own, parquet, tiny
 from .data.files import Samples
 from .data.pictures import Shape
+from .named import module_of
 from .settings import near
 from .tasks import Arrays, Task
 
@@ -167,7 +165,7 @@ def _numbered(samples: Samples) -> tuple[str, ...]:
 def _own(text: str, data: str) -> Task:
     """MODULE:FUNCTION of the current folder, called with the data folder if it takes one."""
     module_name, _, name = text.partition(":")
-    module = _module(module_name, text)
+    module = module_of(text)
     made = getattr(module, name, None)
     if not callable(made):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -177,21 +175,6 @@ def _own(text: str, data: str) -> Task:
         remedy = "Return infobatch.lab.tasks.Task(name, train, test, classes)."
         raise InputError(message(f"a Task from {text}", type(task).__name__, remedy))
     return task
-
-
-def _module(name: str, text: str) -> Any:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as "python -m" does; a command has its own folder there instead
-    importlib.invalidate_caches()  # the file may be younger than this process's last look into the folder
-    try:
-        if all(part.isidentifier() for part in name.split(".")):
-            return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there; what it imports is not
-    expected = f"a module to import before the colon of {text!r}"
-    remedy = f"Looked in {os.getcwd()} and among the installed packages; no .py at the end."
-    raise InputError(message(expected, repr(name), remedy))
 
 
 def _arguments(made: Callable[..., Any], data: str, text: str) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from .settings import near
 from .verdicts import Difference, Verdict, judge, level_at, of_differences
 from .words import percent
 
+FULL = "full"
+"""The method that all others are held against."""
 OWN = ("method", "seed", "compensate", "ideas", "steps")
 """The settings a comparison is about."""
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
@@ -89,7 +91,6 @@ class Comparison:
 
 def compare(
     runs: Iterable[Run],
-    baseline: str = "full",
     margin: float = 0.3,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
@@ -106,7 +107,7 @@ def compare(
         raise InputError(message("a margin in points, above 0", repr(margin), "0.3 is usual."))
     if not 0 < level < 1:
         raise InputError(message("a level in (0, 1)", repr(level), "0.95 is usual."))
-    sets = group(runs, baseline)
+    sets = group(runs)
     if against and against not in sets:
         remedy = near(repr(against), map(repr, sets))
         raise InputError(message("the label of a row to hold all others against", repr(against), remedy))
@@ -119,10 +120,10 @@ def compare(
     taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
     look = max(1, len(taken or ()))
     held = level_at(level, look)
-    controls = [run for members in good.values() for run in members if _is_control(run, baseline)]
+    controls = [run for members in good.values() for run in members if _is_control(run)]
     rows = []
     for name, members in sets.items():
-        full = _baseline_of(members[0], sets, baseline)
+        full = _baseline_of(members[0], sets)
         other = against or full
         partners = good.get(other, [])
         difference = _paired(good[name], _by_seed(partners), held)
@@ -131,18 +132,16 @@ def compare(
             difference = None
         else:
             verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
-            notes += _lone_seeds(name, good[name], partners, against or baseline)
-        same = (
-            None if _is_control(members[0], baseline) else _paired(good[name], _matching(controls, good[name]), held)
-        )
+            notes += _lone_seeds(name, good[name], partners, against or FULL)
+        same = None if _is_control(members[0]) else _paired(good[name], _matching(controls, good[name]), held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
-        notes.append(f"There is no run of {baseline}, so nothing to compare with and no verdict.")
-    return Comparison(baseline, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
+        notes.append(f"There is no run of {FULL}, so nothing to compare with and no verdict.")
+    return Comparison(FULL, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
 
 
-def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
+def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but the seed, by label: the baseline, then methods as they were begun with the
     first seed, each followed by its control. The order of the runs given does not matter.
 
@@ -151,22 +150,22 @@ def group(runs: Iterable[Run], baseline: str = "full") -> dict[str, list[Run]]:
     """
     runs = sorted(runs, key=_begun)
     shown = _telling(runs)
-    whose = _owners([run for run in runs if _is_control(run, baseline)], runs)
+    whose = _owners([run for run in runs if _is_control(run)], runs)
     sets: dict[str, list[Run]] = {}
     owners: dict[str, str] = {}
     for run in runs:
         values = ", ".join(f"{name}={decisive(run)[name]}" for name in shown)
         suffix = f" · {values}" if values else ""
         owner = whose.get(id(run))
-        name = (f"{baseline}, steps of {owner}" if owner else run.label) + suffix
+        name = (f"{FULL}, steps of {owner}" if owner else run.label) + suffix
         sets.setdefault(name, []).append(run)
         owners[name] = owner + suffix if owner else ""
 
     def rank(name: str) -> int:
         run = sets[name][0]
-        if _is_baseline(run, baseline):
+        if _is_baseline(run):
             return 1 if run.settings.ideas else 0
-        return 3 if _is_control(run, baseline) else 2
+        return 3 if _is_control(run) else 2
 
     own = sorted((name for name in sets if not owners[name]), key=rank)
     place = {name: at for at, name in enumerate(own)}
@@ -182,7 +181,7 @@ def partner_of(runs: Iterable[Run]) -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
     sets = group(runs)
     good = {name: _usable(name, members)[0] for name, members in sets.items()}
-    return lambda run: _by_seed(good.get(_baseline_of(run, sets, "full"), []))(run)
+    return lambda run: _by_seed(good.get(_baseline_of(run, sets), []))(run)
 
 
 def _verdict(
@@ -283,17 +282,18 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
     return found
 
 
-def _is_baseline(run: Run, baseline: str) -> bool:
+def _is_baseline(run: Run) -> bool:
     """Full data, whatever its ideas."""
-    return baseline == (label(run.settings.but(ideas="")) if run.settings.ideas else run.label)
+    plain = label(run.settings.but(ideas="")) if run.settings.ideas else run.label
+    return plain == FULL
 
 
-def _is_control(run: Run, baseline: str) -> bool:
+def _is_control(run: Run) -> bool:
     """Full data, stopped after a number of steps."""
-    return run.settings.steps > 0 and run.settings.method == baseline
+    return run.settings.steps > 0 and run.settings.method == FULL
 
 
-def _baseline_of(run: Run, sets: Mapping[str, list[Run]], baseline: str) -> str:
+def _baseline_of(run: Run, sets: Mapping[str, list[Run]]) -> str:
     """The label of full data with this run's settings; empty where there is none.
 
     Of a method with ideas: full data with the same ideas, else with none. Full data with ideas stands against full
@@ -302,10 +302,10 @@ def _baseline_of(run: Run, sets: Mapping[str, list[Run]], baseline: str) -> str:
     found = {
         members[0].settings.ideas: name
         for name, members in sets.items()
-        if _is_baseline(members[0], baseline) and decisive(members[0]) == decisive(run)
+        if _is_baseline(members[0]) and decisive(members[0]) == decisive(run)
     }
     own = run.settings.ideas
-    wanted = ("", own) if _is_baseline(run, baseline) else (own, "")
+    wanted = ("", own) if _is_baseline(run) else (own, "")
     return next((found[ideas] for ideas in wanted if ideas in found), "")
 
 

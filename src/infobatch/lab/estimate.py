@@ -26,7 +26,7 @@ from ..schedules import Moment
 from ..scorebook import UNSEEN, ScoreBook
 from ..telemetry import report
 from .logs import check_table
-from .settings import parse_method
+from .settings import losses_alone, parse_method
 
 UNKNOWN = (
     "These are the losses of the run that was logged; a pruned run takes fewer steps, and its losses would differ.",
@@ -79,7 +79,7 @@ def estimate(
     if methods is None:
         passed_over = left_out(num_epochs)
         methods = [name for name in METHODS if name not in passed_over]
-    chosen = [_method(method, num_epochs) for method in methods]
+    chosen = [_method(method, num_epochs, losses.shape[1]) for method in methods]
     unknown = (*UNKNOWN, *_gaps(losses, num_epochs))
     return [_summary(method, [_replay(losses, method, num_epochs, seed) for seed in range(seeds)], unknown)
             for method in chosen]  # fmt: skip
@@ -137,23 +137,21 @@ def left_out(num_epochs: int) -> dict[str, str]:
     why = {}
     for name in METHODS:
         method = parse_method(name)
-        if not _from_losses(method):
+        if not losses_alone(method):
             why[name] = "more than losses is needed"
         elif not _long_enough(method, num_epochs):
             why[name] = "the run is too short"
     return why
 
 
-def _method(given: str | Method, num_epochs: int) -> Method:
+def _method(given: str | Method, num_epochs: int, size: int) -> Method:
+    """A method that a person made with labels of these very samples needs no more of them."""
     method = parse_method(given) if isinstance(given, str) else given
-    if not _from_losses(method):
-        raise InputError(message("a method that needs losses alone", repr(method), "A log of losses has no more."))
+    if not losses_alone(method, size):
+        remedy = "A log of losses has no labels and no more."
+        raise InputError(message("a method that needs losses alone", repr(method), remedy))
     method.check(num_epochs)
     return method
-
-
-def _from_losses(method: Method) -> bool:
-    return not method.needs and method.score == "loss" and method.name != "rcap"  # which wants labels
 
 
 def _long_enough(method: Method, num_epochs: int) -> bool:

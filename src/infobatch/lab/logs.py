@@ -113,11 +113,11 @@ def _matrix(path: Path, lines: Iterable[str]) -> Tensor:
 
 
 def _columns(lines: list[str], columns: list[int], path: Path, at: int) -> np.ndarray[Any, Any]:
-    lines = [line for line in lines if line.strip()]
-    if not lines:
+    filled = [line for line in lines if line.strip()]
+    if not filled:
         return np.empty((0, len(columns)))
     try:
-        return np.loadtxt(lines, delimiter=",", usecols=columns, ndmin=2, quotechar='"')
+        return np.loadtxt(filled, delimiter=",", usecols=columns, ndmin=2, quotechar='"')
     except ValueError as broken:
         if len(lines) == 1:
             expected = f"epoch,index,loss in line {at} of {path}"
@@ -157,11 +157,16 @@ READERS: dict[str, Callable[[Path], Tensor]] = {
 
 
 class Rows:
-    """Losses as they come, one growing row an epoch: a log of a hundred million lines is never held as lines."""
+    """Losses as they come, one growing row an epoch: a log of a hundred million lines is never held as lines.
+
+    An index may be 64 times as high as there are losses, or a million. A higher one waits and takes no memory for
+    those below it, since more losses may come; when all have come, it is damage.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[int, np.ndarray[Any, Any]] = {}
-        self._size = self._came = 0
+        self._size = self._came = self._looked = self._most = 0
+        self._waiting: list[tuple[Any, Any, Any]] = []
 
     def put(self, epochs: Any, indices: Any, losses: Any) -> None:
         epochs, indices, losses = _whole("epoch", epochs), _whole("index", indices), np.asarray(losses)
@@ -170,12 +175,29 @@ class Rows:
         self._came += len(epochs)
         if len(indices) == 0:
             return
-        most = int(indices.max())
-        if most > max(1 << 20, 64 * self._came) or int(epochs.max()) > 1 << 16:
-            raise ValueError(
-                f"index {most} in epoch {epochs.max()} after {self._came} losses: positions count from 0"
-            )
-        self._size = max(self._size, most + 1)
+        if int(epochs.max()) > 1 << 16:
+            raise ValueError(f"epoch {epochs.max()}: epochs count from 0 or 1")
+        if self._came >= 2 * self._looked:  # so a loss that waits is looked at a few times, and not at each line
+            self._look()
+        self._sort(epochs, indices, losses)
+
+    def _look(self) -> None:
+        """See who still has to wait, now that more have come. In their order: the last loss of a sample counts."""
+        self._looked, self._most = self._came, max(1 << 20, 64 * self._came)
+        waiting, self._waiting = self._waiting, []
+        for some in waiting:
+            self._sort(*some)
+
+    def _sort(self, epochs: Any, indices: Any, losses: Any) -> None:
+        far = indices > self._most
+        if far.any():
+            self._waiting.append((epochs[far], indices[far], losses[far]))
+            epochs, indices, losses = epochs[~far], indices[~far], losses[~far]
+        if len(indices):
+            self._place(epochs, indices, losses)
+
+    def _place(self, epochs: Any, indices: Any, losses: Any) -> None:
+        self._size = max(self._size, int(indices.max()) + 1)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             row = self._rows.get(epoch, np.empty(0, dtype=np.float32))
@@ -186,6 +208,11 @@ class Rows:
             row[indices[here]] = losses[here]
 
     def table(self, path: Path) -> Tensor:
+        self._look()
+        if self._waiting:
+            epochs, indices, _ = self._waiting[0]
+            got = f"index {indices[0]} in epoch {epochs[0]}, and {self._came} losses in all"
+            raise InputError(message(f"positions that count from 0 in {path}", got, DAMAGED))
         if not self._rows:
             raise InputError(message(f"losses in {path}", "none", "Log epoch,index,loss for each sample."))
         first, last = min(self._rows), max(self._rows)

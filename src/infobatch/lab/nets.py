@@ -128,17 +128,23 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     raise InputError(message("timm:NAME or transformers:NAME", repr(name), near(library, ("timm", "transformers"))))
 
 
+def usual_net(task: Task) -> str:
+    """Where none is named: the task's own, if it has one."""
+    return "task" if task.make_model is not None else "conv"
+
+
 def net_for(task: Task, settings: Settings) -> nn.Module:
-    """The net of a run: the task's own where it has one and no other is named."""
-    if task.make_model is not None and settings.model in ("task", Settings.model):
+    """The net of a run: the one that is named, else the usual one."""
+    name = settings.model or usual_net(task)
+    if name == "task":
+        if task.make_model is None:
+            raise InputError(message("a task with its own net", task.name, "Name a model."))
         return task.make_model()
-    if settings.model == "task":
-        raise InputError(message("a task with its own net", task.name, "Name a model."))
     first = cast(Any, task.train)[0][0]
     if not isinstance(first, Tensor):
         remedy = "Give the task a make_model of its own."
-        raise InputError(message(f"inputs as tensors, for the net {settings.model}", type(first).__name__, remedy))
-    return make_net(settings.model, tuple(first.shape), max(len(task.classes), 1))
+        raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
+    return make_net(name, tuple(first.shape), max(len(task.classes), 1))
 
 
 def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from .evidence import Evidence, Measurement
 from .quantities import VALUES
+from .readings import device_of
 from .recipes import Cell, Recipe, all_recipes, essence
 from .records import Run
 from .settings import Settings
@@ -215,7 +216,7 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
         std=statistics.stdev(values.values()) if len(values) > 1 else None,
         n=len(values),
         saved=statistics.fmean(saved) if saved else None,
-        where=tuple(dict.fromkeys(_device(run) for run in used.values())),
+        where=tuple(dict.fromkeys(_where(run) for run in used.values())),
         when=max(str(run.start.get("time", "")) for run in used.values()),
         records=found.records(cell),
     )
@@ -319,9 +320,8 @@ def _and_saved(judged: CellOutcome, tolerance: float) -> CellOutcome:
     return replace(judged, status="not reproduced" if judged.status == "reproduced" else judged.status, why=why)
 
 
-def _device(run: Run) -> str:
-    environment = run.start.get("environment") or {}
-    device = str(environment.get("gpu") or environment.get("cpu") or environment.get("device") or "unknown")
+def _where(run: Run) -> str:
+    device = device_of(run) or "unknown"
     return device if run.settings.amp == "none" else f"{device}, {run.settings.amp}"
 
 
@@ -333,7 +333,7 @@ def _machine(measurement: Measurement, row: str) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class Listed:
     """One recipe of the list: what came of it here, and of its quick version."""
 
     recipe: Recipe
@@ -355,9 +355,9 @@ class Line:
         }
 
 
-def listing(known: Evidence) -> list[Line]:
+def listing(known: Evidence) -> list[Listed]:
     """Every recipe with what came of it, by what is known."""
     return [
-        Line(recipe, *(outcome(recipe, known.runs, known.measurements, quick) for quick in (False, True)))
+        Listed(recipe, *(outcome(recipe, known.runs, known.measurements, quick) for quick in (False, True)))
         for recipe in all_recipes()
     ]

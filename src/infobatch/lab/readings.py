@@ -32,6 +32,12 @@ def saved(run: Run, full: Run | None) -> float | None:
     return number(end.get("saved")) if done is None or not most else 1 - done / most
 
 
+def device_of(run: Run) -> str:
+    """What a run ran on, by the name of the GPU or else the CPU; empty where its record does not tell."""
+    environment = table(run.start.get("environment"))
+    return str(environment.get("gpu") or environment.get("cpu") or environment.get("device") or "")
+
+
 def number(value: Any) -> float | None:
     """A finite number, or None. One whose square is none is none here: spreads are made of squares."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:

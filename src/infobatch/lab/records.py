@@ -7,11 +7,11 @@ read is named, with its line; so is a first line, without which there is no run.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -25,6 +25,13 @@ from ..checkpoint import naming
 from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
 from .settings import Settings, usual_growth
+
+try:
+    import fcntl
+except ModuleNotFoundError as missing:
+    remedy = "On Windows run them inside WSL; the rest of the package needs no such system."
+    expected = "a POSIX system for the lab and the command line, as Linux or macOS"
+    raise ModuleNotFoundError(message(expected, sys.platform, remedy), name=missing.name) from missing
 
 FORMAT = 1
 FILE = "record.jsonl"

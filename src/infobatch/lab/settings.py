@@ -31,7 +31,7 @@ Feed = Literal["auto", "resident", "loader"]
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. A record holds it whole, and ``Settings(**record["settings"])`` makes the run again."""
+    """One run. A record holds it whole, and ``Settings.of(record["settings"])`` makes the run again."""
 
     task: str = "digits"
     """A task of the lab, or MODULE:FUNCTION that makes one."""
@@ -49,8 +49,8 @@ class Settings:
     """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
     batch_size: int = 128
     """Samples a step."""
-    model: str = "conv"
-    """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own, taken anyway where none is named."""
+    model: str = ""
+    """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own. Without a name that one, else conv."""
     optimizer: str = "sgd"
     """sgd, adam, adamw, radam; lars and lamb with pytorch_optimizer."""
     lr: float = 0.1
@@ -184,6 +184,15 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
         vary = getattr(variations, key)
         method = vary(method, classes, value) if key == "class_floor" else vary(method, value)
     return method
+
+
+def losses_alone(method: Method, size: int | None = None) -> bool:
+    """Whether it needs nothing but each sample's loss, or besides it what it was given for just so many samples.
+
+    >>> losses_alone(parse_method("infobatch")), losses_alone(parse_method("infobatch:class_floor=0.5"))
+    (True, False)
+    """
+    return not method.needs and method.score == "loss" and method.size in (None, size)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def differences(known: dict[str, Any], mine: dict[str, Any]) -> list[str]:
 
 
 HASHED = 1 << 28
-"""Bytes: of larger tensors every so many rows are hashed, since a hash of all would delay the start."""
+"""Bytes: a hash of more would delay the start. Of larger tensors every so many rows are hashed."""
 
 
 def _hashed(**parts: Any) -> str:

@@ -177,9 +177,12 @@ def judged(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact
 
 
 def git_state() -> dict[str, Any] | None:
-    """The commit of the code that runs, where it runs from a checkout."""
-    folder = Path(__file__).resolve().parent
+    """The commit of the code that runs, where it runs from a checkout. A repository that happens to lie around it,
+    as around an environment in a project's folder, does not track this file."""
+    here = Path(__file__).resolve()
+    folder = here.parent
     try:
+        _git(folder, "ls-files", "--error-unmatch", here.name)
         commit = _git(folder, "rev-parse", "HEAD")
         return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..lab.comparison import Row
-from ..lab.readings import metric_of, number, seconds, table
+from ..lab.readings import device_of, metric_of, number, seconds, table
 from ..lab.records import Run
 from ..lab.words import percent
 from . import curves, drawing, rows, shell
@@ -156,19 +156,14 @@ def _title(study: Study) -> str:
 
 
 def _subtitle(study: Study) -> str:
-    models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs))
+    models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs if run.settings.model))
     epochs = ", ".join(dict.fromkeys(str(run.settings.epochs) for run in study.runs))
     size = ", ".join(dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if number(run.start.get("size"))))
-    device = ", ".join(dict.fromkeys(_device(run) for run in study.runs if _device(run)))
+    device = ", ".join(dict.fromkeys(told for run in study.runs if (told := device_of(run))))
     days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
     parts = [models, f"{epochs} epochs", f"{size} training samples" if size else "", device, when]
     return " · ".join(part for part in parts if part)
-
-
-def _device(run: Run) -> str:
-    environment = table(run.start.get("environment"))
-    return str(environment.get("gpu") or environment.get("cpu") or "")
 
 
 def _count(many: int, word: str) -> str:

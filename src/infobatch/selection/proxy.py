@@ -308,6 +308,9 @@ def _norms(net: nn.Module, head: nn.Linear, feed: _Feed, exact: bool) -> tuple[T
 def _gradient_norms(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The norm of each sample's own gradient, over all weights that train."""
     weights = {name: weight.detach() for name, weight in net.named_parameters() if weight.requires_grad}
+    if not weights:
+        expected = "a model with weights that train, for the gradients of the whole network"
+        raise InputError(message(expected, "none", "Leave exact out: the last layer's need none."))
     fixed = {name: weight.detach() for name, weight in net.named_parameters() if not weight.requires_grad}
     fixed |= dict(net.named_buffers())
 

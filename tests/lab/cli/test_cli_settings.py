@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -205,7 +206,38 @@ def test_without_the_extra_it_says_how_to_get_it(say: Any, monkeypatch: pytest.M
     assert err == "infobatch: the command line needs cyclopts: pip install 'infobatch[lab]'\n"
 
 
-@pytest.mark.parametrize("words", [("train", "--epochs"), ("compare", "--seeds"), ("reproduce", "table1", "--seeds")])
+NO_LOCKS = """
+import os, sys
+import torch
+sys.modules["fcntl"] = None
+del os.register_at_fork
+import infobatch, infobatch.selection
+from infobatch.cli import main
+sys.exit(main(["methods"]))
+"""
+
+
+def test_where_there_are_no_locks_of_posix_it_says_so() -> None:
+    """The core is imported all the same."""
+    done = subprocess.run([sys.executable, "-c", NO_LOCKS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    expected = "infobatch: expected a POSIX system for the lab and the command line, as Linux or macOS"
+    remedy = "On Windows run them inside WSL; the rest of the package needs no such system."
+    assert done.stderr == f"{expected}; got {sys.platform}. {remedy}\n"
+
+
+WHOLE = [
+    ("train", "--epochs"),
+    ("compare", "--seeds"),
+    ("reproduce", "table1", "--seeds"),
+    ("estimate", "losses.npy", "--epochs"),
+    ("estimate", "losses.npy", "--seeds"),
+    ("doctor", "train:loader", "--epochs"),
+    ("doctor", "train:loader", "--limit"),
+]
+
+
+@pytest.mark.parametrize("words", WHOLE)
 @pytest.mark.parametrize("value", ["2.7", "1e1", "two"])
 def test_whole_numbers_are_whole(say: Any, words: tuple[str, ...], value: str) -> None:
     code, out, err = say(*words, value)

@@ -16,7 +16,9 @@ import torch
 from patients import PRELUDE, N, named, not_ok, numbers
 
 from infobatch.errors import InputError
+from infobatch.lab.catalogue import make_task
 from infobatch.lab.doctor import examine
+from infobatch.lab.doctor.findings import YOURS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
@@ -37,6 +39,13 @@ def test_errors_of_their_own_are_reported_as_such(workers: int, patient: Callabl
     assert answer.seen.splitlines()[-1] == "OSError: no such picture"
     assert f"{target.split(':')[0]}.py" in answer.seen
     assert "tracing" not in answer.seen
+
+
+def test_a_data_set_that_does_not_tell_its_length_is_reported(patient: Callable[..., str]) -> None:
+    unsized = "class Unsized(Pictures):\n    def __len__(self):\n        raise NotImplementedError('nobody knows')"
+    found = examine(patient(f"{unsized}\nreturn Torch(Unsized(), batch_size=8, sampler=range(60))"))
+    assert [(check.name, check.status, check.means) for check in found.checks] == [("data set", "problem", YOURS)]
+    assert "NotImplementedError: nobody knows" in found.checks[0].seen
 
 
 def test_errors_at_import_are_reported_as_such(patient: Callable[..., str]) -> None:
@@ -136,6 +145,27 @@ def test_the_result_is_plain(patient: Callable[..., str]) -> None:
     again = json.loads(json.dumps(found.plain()))
     assert again["ok"] is True
     assert {"name", "status", "seen", "means", "mend"} == set(again["checks"][0])
+
+
+@pytest.mark.parametrize("name", ["trian", "packge.data", "package.dta", "package.data.more", "train.py", "my-data"])
+def test_a_module_that_is_not_there_is_named_and_nobodys_fault(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same words by the doctor and for a task."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "package").mkdir()
+    for file in ("train.py", "package/__init__.py", "package/data.py"):
+        Path(file).touch()
+    told = []
+    for ask in (examine, lambda target: make_task(target, "")):
+        with pytest.raises(InputError, match=rf"to import before the colon of '{name}:make'; got '{name}'") as caught:
+            ask(f"{name}:make")
+        told.append(str(caught.value))
+        for known in ("train", "package", "package.data"):
+            sys.modules.pop(known, None)
+    assert told[0] == told[1]
+    assert name != "trian" or "Did you mean train?" in told[0]
 
 
 def test_bad_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

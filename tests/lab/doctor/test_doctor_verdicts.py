@@ -66,6 +66,52 @@ def test_a_healthy_loader_is_called_so(code: str, patient: Callable[..., str]) -
     assert int(came) > found.samples, "a full epoch and a pruned one"
 
 
+METHODS = {
+    "kakurenbo": "methods.kakurenbo()",  # wants confidences
+    "bls": "methods.bls()",  # scores a sample by its batch
+    "rcap": "methods.rcap(torch.arange(60) % 10)",  # made for so many samples
+    "class_floor": "variations.class_floor(methods.infobatch(), torch.arange(60) % 10, 0.5)",
+    "selection": "selection.Selection(torch.arange(30), size=60)",
+}
+
+
+@pytest.mark.parametrize("limit", [None, 40])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loader_is_healthy_whatever_its_method_needs(
+    name: str, limit: int | None, patient: Callable[..., str]
+) -> None:
+    imports = "from infobatch import methods, selection, variations"
+    data = f"infobatch.Pruned(Pictures(), {METHODS[name]}, 8)"
+    found = examine(patient(f"{imports}\nreturn infobatch.DataLoader({data}, batch_size=8)"), limit=limit)
+    assert not_ok(found) == {}
+    assert found.verdict == "Every loss reaches its sample."
+
+
+UNSIZED = """
+class Unsized(Sampler):
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        return iter(self.sampler)
+    def __len__(self):
+        raise NotImplementedError("nobody knows")
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "d = pruned()\nreturn Torch(d, batch_sampler=BatchSampler(Unsized(d.sampler), 8, False))",
+        "return Torch(Pictures(), batch_size=8, sampler=Unsized(range(60)))",
+        "return Torch(Pictures(), batch_sampler=Unsized([[1, 2], [3, 4]]))",
+    ],
+)
+def test_a_length_that_nobody_knows_is_not_asked_for(code: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(f"{UNSIZED}\n{code}"))
+    assert not any("nobody knows" in check.seen for check in found.checks)
+    assert found.epochs > 0
+
+
 def test_workers_by_spawn(patient: Callable[..., str]) -> None:
     found = examine(patient('ours(num_workers=1, persistent_workers=True, multiprocessing_context="spawn")'))
     assert not_ok(found) == {}

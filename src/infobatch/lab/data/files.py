@@ -15,10 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ...errors import InputError, message
-from ..tasks import Arrays
-
-HASHED = 1 << 28
-"""Files up to 256 MB are recorded by hash; larger ones by size, since a hash would delay the start."""
+from ..tasks import HASHED, Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +72,7 @@ def readable(name: str) -> str:
 
 
 def _short(path: Path) -> str:
+    """The hash of a file; of a large one its size."""
     size = path.stat().st_size
     if size > HASHED:
         return f"{size} bytes"

@@ -89,10 +89,9 @@ def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagno
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """The current folder can be imported from, by a script that sees none of our own words as its arguments; and
-    random numbers go on afterwards as if nothing had been drawn."""
+    """A script that is imported sees none of our own words as its arguments; afterwards the folders to import from
+    are as before, and random numbers go on as if nothing had been drawn."""
     path, words, python, numpys = list(sys.path), list(sys.argv), random.getstate(), np.random.get_state()
-    sys.path.insert(0, str(Path.cwd()))
     del sys.argv[1:]
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, Sampler
 from ... import methods
 from ...dataset import Pruned
 from ...loader import DataLoader
+from ..settings import losses_alone
 from .case import Case
 from .tracing import Log, Marked, Where, fetch, fingerprint, rows
 from .trials import Trial
@@ -83,12 +84,14 @@ class Bench:
         return Path(tempfile.mkdtemp(dir=self.folder))
 
     def _fresh(self, folder: Path) -> Pruned:
+        """Training data as the person's own, or with the usual method where a trial has not what theirs needs: where
+        a loss goes is no matter of the method."""
         marked, known = Marked(self.case.dataset, folder, self.size), self.case.data
         if known is None:
             return Pruned(marked, methods.infobatch(), max(8, self.epochs))
         return Pruned(
             marked,
-            known.method,
+            known.method if losses_alone(known.method, self.size) else methods.infobatch(),
             max(known.num_epochs, self.epochs),
             seed=known.seed,
             compensate=known.compensate,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +13,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from ...dataset import Pruned
 from ...errors import InputError, message
 from ...loader import Carry, DataLoader
+from ..named import module_of
 from ..settings import near
 
 
@@ -37,10 +36,17 @@ class Case:
         return self.given is not self.inner
 
     @property
+    def drawn_by(self) -> Any:
+        """The sampler that the loader itself asks. Its length is not asked for, which nobody may know."""
+        assert self.inner is not None
+        batches = self.inner.batch_sampler
+        return batches if batches is not None else self.inner.sampler
+
+    @property
     def samplers(self) -> list[Any]:
         """From the one that makes batches to the one that draws first."""
         found: list[Any] = []
-        todo = [] if self.inner is None else [self.inner.batch_sampler or self.inner.sampler]
+        todo = [] if self.inner is None else [self.drawn_by]
         while todo and len(found) < 8:
             found.append(todo.pop())
             inside = vars(found[-1]).values() if hasattr(found[-1], "__dict__") else ()
@@ -62,7 +68,7 @@ class Case:
     def batch_size(self) -> int | None:
         """None where samples come one by one."""
         assert self.inner is not None
-        makes = self.inner.batch_sampler or self.inner.sampler
+        makes = self.drawn_by
         if self.inner.batch_size is None and (makes is self.inner.batch_sampler or isinstance(makes, BatchSampler)):
             return int(getattr(makes, "batch_size", None) or 1)
         return self.inner.batch_size
@@ -106,13 +112,7 @@ def load(target: str) -> Any:
     module_name, _, name = target.partition(":")
     if not module_name or not name.isidentifier():
         raise InputError(message("MODULE:NAME, as train:loader", repr(target), "NAME is a loader, or makes one."))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name != module_name:
-            raise
-        here = [path.stem for path in Path.cwd().glob("*.py")]
-        raise InputError(message("a module of this folder", repr(module_name), near(module_name, here))) from None
+    module = module_of(target)
     if not hasattr(module, name):
         names = [known for known in vars(module) if not known.startswith("_")]
         raise InputError(message(f"a name in {module_name}", repr(name), near(name, names)))

@@ -57,13 +57,17 @@ def data_set(case: Case) -> Check:
         return Check(
             name, "problem", f"{kind} lacks __len__ or __getitem__", "Scores belong to positions.", "Add it."
         )
-    if len(dataset) == 0:
+    try:
+        size = len(dataset)
+    except Exception as error:
+        return Check(name, "problem", tail(error), YOURS)
+    if size == 0:
         return Check(name, "problem", "no samples", "There is nothing to train on.", "Check its path or split.")
-    if known is not None and not known.shard_scores and known.owned.numel() != len(dataset):
-        seen = f"len(dataset) is {len(dataset)}, and was {known.owned.numel()} when it was wrapped"
+    if known is not None and not known.shard_scores and known.owned.numel() != size:
+        seen = f"len(dataset) is {size}, and was {known.owned.numel()} when it was wrapped"
         means = "Scores belong to positions, and their number is fixed."
         return Check(name, "problem", seen, means, "Wrap the data set when it is complete.")
-    return Check(name, "ok", f"{len(dataset)} samples in {kind}")
+    return Check(name, "ok", f"{size} samples in {kind}")
 
 
 def wrapping(case: Case) -> Check:
