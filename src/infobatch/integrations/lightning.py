@@ -63,24 +63,25 @@ class Pruning(pl.Callback):
         self._check_schedulers(trainer, pl_module, loader)
         loop: Any = trainer.fit_loop
         loop._combined_loader.limits = float("inf")
-        batches = loop.epoch_loop.batch_progress
+        batches, resumed = loop.epoch_loop.batch_progress, loop.epoch_loop.restarting
         if loop.epoch_loop.restarted_on_train_batch_end and batches.is_last_batch:
             # Saved at an epoch's last batch: Lightning would begin the next one in its middle if that is longer.
             loop.epoch_loop._batches_that_stepped += 1
             loop.reset_restart_stage()
             loop.restarting = False
-        before, done = batches.current.processed, data.progress[1]
-        broken = batches.current.ready > before  # saved inside a batch, where an exception came
+        before = batches.current.processed if resumed else 0  # or counts of a fit before, which Lightning forgets
+        done = data.progress[1]
+        broken = resumed and batches.current.ready > before  # saved inside a batch, where an exception came
         if broken:
             batches.is_last_batch = False  # not yet: Lightning would leave it out
         inside = before > 0 and not batches.is_last_batch
         ended = loop.restarted_mid_epoch and batches.is_last_batch  # saved by the validation after the last batch
         due = trainer.current_epoch + ended
-        if data.epoch != due or (inside and not done):
+        if data.epoch != due or (inside and not done) or (done and not inside and not broken):
             raise StateError(
                 message(
                     f"train_data in epoch {due}, where the trainer is"
-                    + (", with a part of it done" if inside else ""),
+                    + (", with a part of it done" if inside else "" if broken else ", with nothing of it done"),
                     f"epoch {data.epoch} with {done} samples done",
                     "Go on with fit(ckpt_path=...), from a checkpoint that was saved with this callback while epochs "
                     "ran to their ends; for a new run wrap the data anew.",
