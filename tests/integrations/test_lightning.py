@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import pickle
 from pathlib import Path
@@ -190,6 +191,12 @@ def test_steps_across_epochs_may_say_when_to_validate() -> None:
     module = Module(wrap())
     fit(module, val_check_interval=7, check_val_every_n_epoch=None)
     assert len(module.validated) == len(module.steps) // 7
+
+
+def test_a_time_may_say_when_to_validate() -> None:
+    module = Module(wrap())
+    fit(module, val_check_interval=datetime.timedelta(microseconds=1))
+    assert module.validated == [step[:2] for step in module.steps]
 
 
 @pytest.mark.parametrize("kind", ["torch's", "other data", "two"])

@@ -128,8 +128,9 @@ class Pruning(pl.Callback):
     @staticmethod
     def _set_length(trainer: pl.Trainer, batches: int) -> None:
         trainer.fit_loop.max_batches = batches
-        if isinstance(trainer.val_check_interval, float):
-            trainer.val_check_batch = max(1, int(batches * trainer.val_check_interval))
+        interval = getattr(trainer, "val_check_interval", None)  # it has none if it was told a time
+        if isinstance(interval, float):
+            trainer.val_check_batch = max(1, int(batches * interval))
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Pruning(pl.Callback):
         if connector.is_distributed and connector.use_distributed_sampler:
             remedy = "The plan is shared out to the ranks already. Give validation a DistributedSampler yourself."
             raise InputError(message("Trainer(use_distributed_sampler=False)", "True", remedy))
-        interval = trainer.val_check_interval
+        interval = getattr(trainer, "val_check_interval", None)
         if isinstance(interval, int) and interval > 1 and trainer.check_val_every_n_epoch is not None:
             remedy = "A pruned epoch may have fewer. Or count across epochs, with check_val_every_n_epoch=None."
             raise InputError(message("val_check_interval as a share of an epoch", f"{interval} batches", remedy))
