@@ -18,7 +18,7 @@ from infobatch.errors import InfoBatchWarning, InputError, MisalignedError
 
 pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_loop import (
     BATCH,
@@ -265,6 +265,25 @@ def test_a_pace_that_does_not_fit_is_refused(interval: str, full: int, accumulat
     module.interval, module.full = interval, full
     with pytest.raises(InputError, match=text):
         fit(module, accumulate_grad_batches=accumulate)
+
+
+def test_an_accumulation_that_a_callback_sets() -> None:
+    net, train, steps = plain(True, 3)
+    module = PacedModule(wrap())
+    module.full = math.ceil(FULL / 3)
+    trainer = fit(module, GradientAccumulationScheduler({0: 3}))
+    assert_same(module.net, module.train_data, net, train)
+    assert trainer.global_step == steps
+
+
+def test_an_accumulation_that_changes_is_refused_where_steps_are_paced() -> None:
+    module = PacedModule(wrap())
+    with pytest.raises(InputError, match=r"GradientAccumulationScheduler with \[1, 4\]\. Keep to one number"):
+        fit(module, GradientAccumulationScheduler({3: 4}))
+    module = PacedModule(wrap())
+    module.interval, module.full = "epoch", 1
+    fit(module, GradientAccumulationScheduler({3: 4}))
+    assert module.pace.scheduler.last_epoch == EPOCHS
 
 
 def test_a_schedule_of_epochs() -> None:

@@ -14,7 +14,7 @@ from infobatch.errors import InfoBatchWarning, StateError
 
 pl = pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint  # noqa: E402
 from lightning_loop import (  # noqa: E402
     BATCH,
     EPOCHS,
@@ -210,3 +210,12 @@ def test_a_second_fit_after_one_that_broke_off_is_refused(epoch: int, same: bool
     with pytest.raises(StateError, match=rf"got epoch {epoch} with 32 samples done\. .*wrap the data anew"):
         trainer.fit(module)
     assert len(module.steps) == steps
+
+
+def test_an_accumulation_that_lightning_does_not_go_on_with_is_said(tmp_path: Path) -> None:
+    every = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    fit(Module(wrap()), every, GradientAccumulationScheduler({0: 4}))
+    module = Module(wrap())
+    with pytest.warns(InfoBatchWarning, match="a step after each batch, not after 4"):
+        fit(module, GradientAccumulationScheduler({0: 4}), ckpt_path=tmp_path / "step=2.ckpt")
+    assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))

@@ -6,14 +6,17 @@ validation and a longer one would be cut. Nothing public changes that, so some o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
 from ..loader import DataLoader
 from ..pacing import Paced, full_steps
+
+Kind = TypeVar("Kind", bound=pl.Callback)
 
 
 class Pruning(pl.Callback):
@@ -92,7 +95,13 @@ class Pruning(pl.Callback):
         elif done:  # the loader brings what is left, and Lightning counts what was before, too
             self._set_length(trainer, before + len(loader))
             loop._data_fetcher.length = loop.max_batches
-            if lost := before % trainer.accumulate_grad_batches:
+            every = batches_a_step(trainer, due)
+            if every != trainer.accumulate_grad_batches:
+                warn(
+                    "GradientAccumulationScheduler speaks where an epoch begins: what is left of this one has a step "
+                    f"after each batch, not after {every}, so the run will differ from an undisturbed one"
+                )
+            if lost := before % every:
                 warn(
                     "the checkpoint lies between two steps, and Lightning saves no accumulated gradients: those of "
                     f"{lost} batches are lost, so the run will differ from an undisturbed one"
@@ -193,19 +202,42 @@ class Pruning(pl.Callback):
             if not isinstance(scheduler, Paced):
                 if config.interval == "step" and not config.reduce_on_plateau:
                     warn("a scheduler that counts the steps of pruned epochs ends early: wrap it in infobatch.pace")
-            elif scheduler.scheduler is not None and config.frequency == 1 and loader.batch_size is not None:
-                wanted = 1
-                if config.interval != "epoch":
-                    every = trainer.accumulate_grad_batches
-                    wanted = full_steps(
-                        self.train_data, loader.batch_size, drop_last=loader.drop_last, accumulate=every
-                    )
-                if scheduler.steps_per_epoch != wanted:
-                    raise InputError(
-                        message(
-                            f'steps_per_epoch={wanted} for "interval": "{config.interval}" and '
-                            f"accumulate_grad_batches={trainer.accumulate_grad_batches}",
-                            f"infobatch.pace(..., steps_per_epoch={scheduler.steps_per_epoch})",
-                            "It is how often a rank would step the scheduler in a full epoch.",
-                        )
-                    )
+            elif scheduler.scheduler is not None:
+                self._check_steps(trainer, config, loader)
+
+    def _check_steps(self, trainer: pl.Trainer, config: Any, loader: DataLoader) -> None:
+        accumulation = {batches_a_step(trainer, epoch) for epoch in range(self.train_data.num_epochs)}
+        if config.interval != "epoch" and len(accumulation) > 1:
+            raise InputError(
+                message(
+                    "as many batches a step in each epoch, where infobatch.pace counts steps",
+                    f"GradientAccumulationScheduler with {sorted(accumulation)}",
+                    'Keep to one number, or pace a scheduler of epochs: "interval": "epoch", steps_per_epoch=1.',
+                )
+            )
+        if config.frequency != 1 or loader.batch_size is None:
+            return
+        wanted, every = 1, max(accumulation)
+        if config.interval != "epoch":
+            wanted = full_steps(self.train_data, loader.batch_size, drop_last=loader.drop_last, accumulate=every)
+        if config.scheduler.steps_per_epoch != wanted:
+            raise InputError(
+                message(
+                    f'steps_per_epoch={wanted} for "interval": "{config.interval}" and '
+                    f"accumulate_grad_batches={every}",
+                    f"infobatch.pace(..., steps_per_epoch={config.scheduler.steps_per_epoch})",
+                    "It is how often a rank would step the scheduler in a full epoch.",
+                )
+            )
+
+
+def batches_a_step(trainer: pl.Trainer, epoch: int) -> int:
+    """As the Trainer has it, or as a GradientAccumulationScheduler will say when that epoch begins."""
+    for scheduler in beside(trainer, GradientAccumulationScheduler):
+        return scheduler.get_accumulate_grad_batches(epoch)
+    return trainer.accumulate_grad_batches
+
+
+def beside(trainer: Any, kind: type[Kind]) -> list[Kind]:
+    """Other callbacks of the Trainer, of that kind."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, kind)]
