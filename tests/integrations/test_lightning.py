@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from infobatch.errors import InfoBatchWarning, InputError, MisalignedError
 
 pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_loop import (
     BATCH,
@@ -227,6 +235,91 @@ def test_a_copy_in_another_process_is_refused() -> None:
     copy = pickle.loads(pickle.dumps(Pruning(wrap())))
     with pytest.raises(InputError, match=r'strategy="ddp"'):
         trainer_with(copy).fit(Module(wrap()))
+
+
+# ---- other callbacks -------------------------------------------------------------------------------------
+
+
+class WithNorm(Module):
+    def __init__(self, train_data: Any, **loader: Any) -> None:
+        super().__init__(train_data, drop_last=True, **loader)
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+
+
+def outside(kind: Any) -> Any:
+    """A module that does not hold the data: those that average weights copy it."""
+    train = wrap()
+
+    class Outside(kind):  # type: ignore[misc]
+        train_data = train
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name != "train_data":
+                super().__setattr__(name, value)
+
+    return Outside(train)
+
+
+def test_stochastic_weight_averaging() -> None:
+    module = outside(Module)
+    fit(module, StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=0.5))
+    assert len(module.train_data.history) == EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (WithNorm, r"num_epochs=6 promised, .* BatchNorm, .* WeightAveraging"),
+        (PacedModule, r"that infobatch\.pace alone sets; got StochasticWeightAveraging, .* WeightAveraging"),
+    ],
+)
+def test_an_averaging_that_cannot_work_is_refused(kind: Any, text: str) -> None:
+    module = outside(kind)
+    with pytest.raises(InputError, match=text):
+        fit(module, StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=0.5))
+    assert not module.steps
+
+
+def test_the_averaging_that_is_named_in_its_place() -> None:
+    class Both(WithNorm, PacedModule):
+        full = 12  # of 13 the last is dropped
+
+    module = outside(Both)
+    fit(module, WeightAveraging())
+    assert len(module.train_data.history) == EPOCHS
+    assert module.pace.get_last_lr() == pytest.approx([0.0], abs=1e-9)
+
+
+@pytest.mark.parametrize("tuner", [True, False])
+def test_a_search_for_a_rate_beside_pace_is_refused(tuner: bool) -> None:
+    module = PacedModule(wrap())
+    module.lr = LR
+    search = LearningRateFinder(num_training_steps=10)
+    trainer = trainer_with(Pruning(module.train_data), *(() if tuner else (search,)))
+    begin = partial(Tuner(trainer).lr_find, num_training=10) if tuner else trainer.fit
+    with pytest.raises(InputError, match=r"pace alone sets; got LearningRateFinder or .*Search in a run of its own"):
+        begin(module)
+    assert not module.steps
+
+
+@pytest.mark.parametrize("tuner", [True, False])
+def test_a_search_for_a_rate_leaves_the_data_as_it_was(tuner: bool) -> None:
+    module = Module(wrap())
+    module.lr = LR
+    options = {"early_stop_threshold": None}
+    if tuner:
+        trainer = trainer_with(Pruning(module.train_data))
+        Tuner(trainer).lr_find(module, num_training=2 * FULL, **options)
+        assert module.train_data.progress[:2] == (0, 0)
+        trainer.fit(module)
+    else:
+        fit(module, LearningRateFinder(num_training_steps=2 * FULL, **options))
+    assert module.lr != LR
+    lengths = [math.ceil(report.kept / BATCH) for report in module.train_data.history]
+    assert len(lengths) == EPOCHS
+    assert [step[:2] for step in module.steps[-sum(lengths) :]] == [
+        (e, i) for e, length in enumerate(lengths) for i in range(length)
+    ]
 
 
 # ---- schedulers ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging
 
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
@@ -60,6 +60,10 @@ class Pruning(pl.Callback):
         self._fitting = stage == "fit"
         if self._fitting:
             self._check_trainer(trainer)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for averaging in beside(trainer, StochasticWeightAveraging):
+            self._check_averaging(averaging, pl_module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         data, loader = self.train_data, self._loader(trainer)
@@ -143,6 +147,24 @@ class Pruning(pl.Callback):
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
+    def on_save_checkpoint(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,  # noqa: ARG002
+        checkpoint: dict[str, Any],  # noqa: ARG002
+    ) -> None:
+        """A search for a learning rate begins with a checkpoint, and nothing else here is called before it."""
+        data = self.train_data
+        if beside(trainer, LearningRateFinder) and data.paced and data.compensate == "lr":
+            raise InputError(
+                message(
+                    "a learning rate that infobatch.pace alone sets",
+                    "LearningRateFinder or Tuner.lr_find beside it",
+                    "Search in a run of its own, in which configure_optimizers returns no pace, and wrap the data "
+                    "anew for the training.",
+                )
+            )
+
     def state_dict(self) -> dict[str, Any]:
         return self.train_data.state_dict()
 
@@ -175,6 +197,17 @@ class Pruning(pl.Callback):
         if isinstance(interval, int) and interval > 1 and trainer.check_val_every_n_epoch is not None:
             remedy = "A pruned epoch may have fewer. Or count across epochs, with check_val_every_n_epoch=None."
             raise InputError(message("val_check_interval as a share of an epoch", f"{interval} batches", remedy))
+
+    def _check_averaging(self, averaging: StochasticWeightAveraging, pl_module: pl.LightningModule) -> None:
+        if averaging.pl_module_contains_batch_norm(pl_module):
+            expected = f"the num_epochs={self.train_data.num_epochs} promised, and no epoch more"
+            got = "StochasticWeightAveraging and a BatchNorm, for whose statistics it adds one"
+            remedy = "Take WeightAveraging or EMAWeightAveraging, which average the statistics, too."
+            raise InputError(message(expected, got, remedy))
+        if self.train_data.paced:
+            got = "StochasticWeightAveraging, which brings its own scheduler"
+            remedy = "Take WeightAveraging or EMAWeightAveraging, which leave the rate alone, or no pace."
+            raise InputError(message("a learning rate that infobatch.pace alone sets", got, remedy))
 
     def _loader(self, trainer: pl.Trainer) -> DataLoader:
         loader: Any = trainer.train_dataloader
