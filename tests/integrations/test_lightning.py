@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from launching import run_ranks
+from torch.multiprocessing import ProcessRaisedException
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import infobatch
@@ -235,6 +236,15 @@ def test_a_copy_in_another_process_is_refused() -> None:
     copy = pickle.loads(pickle.dumps(Pruning(wrap())))
     with pytest.raises(InputError, match=r'strategy="ddp"'):
         trainer_with(copy).fit(Module(wrap()))
+
+
+@pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_notebook"])
+def test_processes_that_end_with_the_training_are_refused(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "set anew by Lightning, and unset afterwards")
+    monkeypatch.delenv("MASTER_PORT")
+    module = Module(wrap())
+    with pytest.raises(ProcessRaisedException, match=r'processes that end with the training, .*strategy="ddp"'):
+        fit(module, strategy=strategy, devices=2, use_distributed_sampler=False)
 
 
 # ---- other callbacks -------------------------------------------------------------------------------------

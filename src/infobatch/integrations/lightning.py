@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
@@ -175,9 +176,10 @@ class Pruning(pl.Callback):
     # ---- what cannot work --------------------------------------------------------------------------------
 
     def _check_trainer(self, trainer: pl.Trainer) -> None:
-        if not isinstance(self.train_data, Pruned):
-            remedy = 'Scores stay with their owner, and it sends a copy to new processes: take strategy="ddp".'
-            raise InputError(message("a strategy that does not pickle train_data", "ddp_spawn", remedy))
+        if not isinstance(self.train_data, Pruned) or isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
+            remedy = 'The scores would end with them, too: take strategy="ddp", in a notebook a single device.'
+            got = "a copy of it in processes that end with the training, as of ddp_spawn, ddp_fork or ddp_notebook"
+            raise InputError(message("a strategy that leaves train_data where it is", got, remedy))
         wanted: dict[str, tuple[Any, str]] = {
             "fast_dev_run": (False, "Try the code without this callback first."),
             "max_steps": (-1, "Pruning must know the end in epochs."),
