@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,40 @@ def test_other_loaders(options: dict[str, Any]) -> None:
     assert_same(module.net, module.train_data, net, train)
 
 
+class Unsized:
+    """Sorts what comes, a few batches at a time, as one does with texts by their length."""
+
+    def __init__(self, sampler: Any, samples: Any) -> None:
+        self.sampler, self.samples = sampler, samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self.sampler)
+        for start in range(0, len(order), 4 * BATCH):
+            bucket = sorted(order[start : start + 4 * BATCH])
+            yield from (bucket[i : i + BATCH] for i in range(0, len(bucket), BATCH))
+
+
+class Buckets(Unsized):
+    def __len__(self) -> int:
+        return math.ceil(len(self.samples) / BATCH)
+
+
+def with_buckets(train: Any, samples: Any) -> Module:
+    """A batch sampler that takes its length from those samples."""
+    return Module(train, batch_size=1, batch_sampler=Buckets(train.sampler, samples))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_batch_sampler_of_the_right_length(accumulate: int) -> None:
+    train = wrap()
+    module = with_buckets(train, train.sampler)
+    trainer = fit(module, accumulate_grad_batches=accumulate)
+    lengths = [math.ceil(report.kept / BATCH) for report in train.history]
+    assert min(lengths) < FULL
+    assert module.validated == [(epoch, length - 1) for epoch, length in enumerate(lengths)]
+    assert trainer.global_step == sum(math.ceil(length / accumulate) for length in lengths)
+
+
 def test_manual_optimization() -> None:
     class Manual(PacedModule):
         automatic_optimization = False
@@ -156,6 +191,24 @@ def test_an_epoch_that_is_broken_off_is_refused() -> None:
 
     with pytest.raises(MisalignedError, match=r"epoch 1 over after 24\. Let each epoch run to its end"):
         fit(Breaks(wrap()))
+
+
+def test_a_batch_sampler_of_the_length_of_all_data_is_refused() -> None:
+    module = with_buckets(train := wrap(), train.dataset)
+    with pytest.raises(InputError, match=r"at hand, \d+ in epoch 1; got 13 from the __len__ of Buckets\. Count from"):
+        fit(module)
+    assert [epoch for epoch, _ in module.validated] == [0]
+
+
+def test_a_batch_sampler_that_says_too_little_is_refused() -> None:
+    with pytest.raises(MisalignedError, match=r"epoch 0 over after 80\. .*brings more than its __len__ says"):
+        fit(with_buckets(wrap(), range(10 * BATCH)))
+
+
+def test_a_batch_sampler_without_a_length_is_refused() -> None:
+    train = wrap()
+    with pytest.raises(InputError, match="a batch sampler with a length; got Unsized"):
+        fit(Module(train, batch_size=1, batch_sampler=Unsized(train.sampler, train.sampler)))
 
 
 def test_training_may_stop_anywhere() -> None:

@@ -125,13 +125,17 @@ class Pruning(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         data = self.train_data
         if data.epoch == trainer.current_epoch + 1:
+            self._check_length(trainer)
             data.scores  # noqa: B018  with ranks, their losses come together here
             last = data.history[-1]
             shares = {"infobatch/saved": last.saved, "infobatch/saved_so_far": last.saved_so_far}
             pl_module.log_dict(shares, sync_dist=True)  # the same on all ranks, but Lightning would warn
         elif not trainer.should_stop:
             _, done, total = data.progress
-            remedy = "Let each epoch run to its end: no -1 from on_train_batch_start."
+            remedy = (
+                "Let each epoch run to its end: no -1 from on_train_batch_start, and no batch sampler that brings "
+                "more than its __len__ says."
+            )
             if not done:
                 remedy = (
                     "Return train_data.update(losses) from training_step. With drop_last=True, take smaller batches."
@@ -211,6 +215,15 @@ class Pruning(pl.Callback):
             remedy = "Take WeightAveraging or EMAWeightAveraging, which leave the rate alone, or no pace."
             raise InputError(message("a learning rate that infobatch.pace alone sets", got, remedy))
 
+    def _check_length(self, trainer: pl.Trainer) -> None:
+        """Fewer batches than were said, and Lightning has waited for the last one: no validation, no last step."""
+        came, said = trainer.fit_loop.epoch_loop.batch_progress.current.ready, trainer.fit_loop.max_batches
+        if came != said:
+            epoch, kind = trainer.current_epoch, type(self._loader(trainer).batch_sampler).__name__
+            expected = f"a batch sampler with the length of the epoch at hand, {came} in epoch {epoch}"
+            remedy = "Count from len(train_data.sampler), which knows the plan: Lightning must see the end come."
+            raise InputError(message(expected, f"{said} from the __len__ of {kind}", remedy))
+
     def _loader(self, trainer: pl.Trainer) -> DataLoader:
         loader: Any = trainer.train_dataloader
         if not isinstance(loader, DataLoader) or loader.dataset is not self.train_data:
@@ -221,7 +234,7 @@ class Pruning(pl.Callback):
                     "Let train_dataloader return infobatch.DataLoader(train_data, batch_size=...).",
                 )
             )
-        if not hasattr(loader.batch_sampler or loader.sampler, "__len__"):
+        if not hasattr(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, "__len__"):
             remedy = "Give it a __len__ of the epoch at hand: Lightning must know where an epoch ends."
             raise InputError(message("a batch sampler with a length", type(loader.batch_sampler).__name__, remedy))
         return loader
