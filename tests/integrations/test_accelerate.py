@@ -238,6 +238,24 @@ def test_order_and_number_are_kept() -> None:
     assert prepare(accelerator, back[0]) is back[0]
 
 
+def test_what_scripts_ask_of_what_is_prepared() -> None:
+    parts, other = Parts(Run()), Parts(Run())
+    loader, scheduler = prepare(Accelerator(cpu=True), parts.loader, parts.scheduler)
+    assert loader.batch_size == BATCH
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            parts.train.update(parts.losses(batch[1], batch))
+            parts.optimizer.step()
+            scheduler.step()
+    assert parts.train.epoch == 2
+    state = scheduler.state_dict()
+    start_anew()
+    again = prepare(Accelerator(cpu=True), other.scheduler)
+    again.load_state_dict(state)
+    assert other.cosine.last_epoch == parts.cosine.last_epoch == 2 * parts.steps
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import pickle
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from launching import run_ranks
+from torch.multiprocessing import ProcessRaisedException
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import infobatch
@@ -17,7 +21,14 @@ from infobatch.errors import InfoBatchWarning, InputError, MisalignedError
 
 pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_loop import (
     BATCH,
@@ -86,6 +97,40 @@ def test_other_loaders(options: dict[str, Any]) -> None:
     assert_same(module.net, module.train_data, net, train)
 
 
+class Unsized:
+    """Sorts what comes, a few batches at a time, as one does with texts by their length."""
+
+    def __init__(self, sampler: Any, samples: Any) -> None:
+        self.sampler, self.samples = sampler, samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self.sampler)
+        for start in range(0, len(order), 4 * BATCH):
+            bucket = sorted(order[start : start + 4 * BATCH])
+            yield from (bucket[i : i + BATCH] for i in range(0, len(bucket), BATCH))
+
+
+class Buckets(Unsized):
+    def __len__(self) -> int:
+        return math.ceil(len(self.samples) / BATCH)
+
+
+def with_buckets(train: Any, samples: Any) -> Module:
+    """A batch sampler that takes its length from those samples."""
+    return Module(train, batch_size=1, batch_sampler=Buckets(train.sampler, samples))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_batch_sampler_of_the_right_length(accumulate: int) -> None:
+    train = wrap()
+    module = with_buckets(train, train.sampler)
+    trainer = fit(module, accumulate_grad_batches=accumulate)
+    lengths = [math.ceil(report.kept / BATCH) for report in train.history]
+    assert min(lengths) < FULL
+    assert module.validated == [(epoch, length - 1) for epoch, length in enumerate(lengths)]
+    assert trainer.global_step == sum(math.ceil(length / accumulate) for length in lengths)
+
+
 def test_manual_optimization() -> None:
     class Manual(PacedModule):
         automatic_optimization = False
@@ -148,6 +193,24 @@ def test_an_epoch_that_is_broken_off_is_refused() -> None:
         fit(Breaks(wrap()))
 
 
+def test_a_batch_sampler_of_the_length_of_all_data_is_refused() -> None:
+    module = with_buckets(train := wrap(), train.dataset)
+    with pytest.raises(InputError, match=r"at hand, \d+ in epoch 1; got 13 from the __len__ of Buckets\. Count from"):
+        fit(module)
+    assert [epoch for epoch, _ in module.validated] == [0]
+
+
+def test_a_batch_sampler_that_says_too_little_is_refused() -> None:
+    with pytest.raises(MisalignedError, match=r"epoch 0 over after 80\. .*brings more than its __len__ says"):
+        fit(with_buckets(wrap(), range(10 * BATCH)))
+
+
+def test_a_batch_sampler_without_a_length_is_refused() -> None:
+    train = wrap()
+    with pytest.raises(InputError, match="a batch sampler with a length; got Unsized"):
+        fit(Module(train, batch_size=1, batch_sampler=Unsized(train.sampler, train.sampler)))
+
+
 def test_training_may_stop_anywhere() -> None:
     class Stops(Module):
         def on_train_batch_end(self, *args: Any) -> None:
@@ -192,6 +255,12 @@ def test_steps_across_epochs_may_say_when_to_validate() -> None:
     assert len(module.validated) == len(module.steps) // 7
 
 
+def test_a_time_may_say_when_to_validate() -> None:
+    module = Module(wrap())
+    fit(module, val_check_interval=datetime.timedelta(microseconds=1))
+    assert module.validated == [step[:2] for step in module.steps]
+
+
 @pytest.mark.parametrize("kind", ["torch's", "other data", "two"])
 def test_a_loader_that_cannot_work_is_refused(kind: str) -> None:
     train, other = wrap(), wrap()
@@ -220,6 +289,100 @@ def test_a_copy_in_another_process_is_refused() -> None:
     copy = pickle.loads(pickle.dumps(Pruning(wrap())))
     with pytest.raises(InputError, match=r'strategy="ddp"'):
         trainer_with(copy).fit(Module(wrap()))
+
+
+@pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_notebook"])
+def test_processes_that_end_with_the_training_are_refused(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "set anew by Lightning, and unset afterwards")
+    monkeypatch.delenv("MASTER_PORT")
+    module = Module(wrap())
+    with pytest.raises(ProcessRaisedException, match=r'processes that end with the training, .*strategy="ddp"'):
+        fit(module, strategy=strategy, devices=2, use_distributed_sampler=False)
+
+
+# ---- other callbacks -------------------------------------------------------------------------------------
+
+
+class WithNorm(Module):
+    def __init__(self, train_data: Any, **loader: Any) -> None:
+        super().__init__(train_data, drop_last=True, **loader)
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+
+
+def outside(kind: Any) -> Any:
+    """A module that does not hold the data: those that average weights copy it."""
+    train = wrap()
+
+    class Outside(kind):  # type: ignore[misc]
+        train_data = train
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name != "train_data":
+                super().__setattr__(name, value)
+
+    return Outside(train)
+
+
+def test_stochastic_weight_averaging() -> None:
+    module = outside(Module)
+    fit(module, StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=0.5))
+    assert len(module.train_data.history) == EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (WithNorm, r"num_epochs=6 promised, .* BatchNorm, .* WeightAveraging"),
+        (PacedModule, r"that infobatch\.pace alone sets; got StochasticWeightAveraging, .* WeightAveraging"),
+    ],
+)
+def test_an_averaging_that_cannot_work_is_refused(kind: Any, text: str) -> None:
+    module = outside(kind)
+    with pytest.raises(InputError, match=text):
+        fit(module, StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=0.5))
+    assert not module.steps
+
+
+def test_the_averaging_that_is_named_in_its_place() -> None:
+    class Both(WithNorm, PacedModule):
+        full = 12  # of 13 the last is dropped
+
+    module = outside(Both)
+    fit(module, WeightAveraging())
+    assert len(module.train_data.history) == EPOCHS
+    assert module.pace.get_last_lr() == pytest.approx([0.0], abs=1e-9)
+
+
+@pytest.mark.parametrize("tuner", [True, False])
+def test_a_search_for_a_rate_beside_pace_is_refused(tuner: bool) -> None:
+    module = PacedModule(wrap())
+    module.lr = LR
+    search = LearningRateFinder(num_training_steps=10)
+    trainer = trainer_with(Pruning(module.train_data), *(() if tuner else (search,)))
+    begin = partial(Tuner(trainer).lr_find, num_training=10) if tuner else trainer.fit
+    with pytest.raises(InputError, match=r"pace alone sets; got LearningRateFinder or .*Search in a run of its own"):
+        begin(module)
+    assert not module.steps
+
+
+@pytest.mark.parametrize("tuner", [True, False])
+def test_a_search_for_a_rate_leaves_the_data_as_it_was(tuner: bool) -> None:
+    module = Module(wrap())
+    module.lr = LR
+    options = {"early_stop_threshold": None}
+    if tuner:
+        trainer = trainer_with(Pruning(module.train_data))
+        Tuner(trainer).lr_find(module, num_training=2 * FULL, **options)
+        assert module.train_data.progress[:2] == (0, 0)
+        trainer.fit(module)
+    else:
+        fit(module, LearningRateFinder(num_training_steps=2 * FULL, **options))
+    assert module.lr != LR
+    lengths = [math.ceil(report.kept / BATCH) for report in module.train_data.history]
+    assert len(lengths) == EPOCHS
+    assert [step[:2] for step in module.steps[-sum(lengths) :]] == [
+        (e, i) for e, length in enumerate(lengths) for i in range(length)
+    ]
 
 
 # ---- schedulers ------------------------------------------------------------------------------------------
@@ -258,6 +421,25 @@ def test_a_pace_that_does_not_fit_is_refused(interval: str, full: int, accumulat
     module.interval, module.full = interval, full
     with pytest.raises(InputError, match=text):
         fit(module, accumulate_grad_batches=accumulate)
+
+
+def test_an_accumulation_that_a_callback_sets() -> None:
+    net, train, steps = plain(True, 3)
+    module = PacedModule(wrap())
+    module.full = math.ceil(FULL / 3)
+    trainer = fit(module, GradientAccumulationScheduler({0: 3}))
+    assert_same(module.net, module.train_data, net, train)
+    assert trainer.global_step == steps
+
+
+def test_an_accumulation_that_changes_is_refused_where_steps_are_paced() -> None:
+    module = PacedModule(wrap())
+    with pytest.raises(InputError, match=r"GradientAccumulationScheduler with \[1, 4\]\. Keep to one number"):
+        fit(module, GradientAccumulationScheduler({3: 4}))
+    module = PacedModule(wrap())
+    module.interval, module.full = "epoch", 1
+    fit(module, GradientAccumulationScheduler({3: 4}))
+    assert module.pace.scheduler.last_epoch == EPOCHS
 
 
 def test_a_schedule_of_epochs() -> None:

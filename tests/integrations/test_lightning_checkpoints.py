@@ -14,8 +14,23 @@ from infobatch.errors import InfoBatchWarning, StateError
 
 pl = pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
-from lightning_loop import BATCH, EPOCHS, FULL, QUIET, Module, PacedModule, assert_same, ends, fit, plain, wrap  # noqa: E402
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint  # noqa: E402
+from lightning_loop import (  # noqa: E402
+    BATCH,
+    EPOCHS,
+    FULL,
+    QUIET,
+    Module,
+    PacedModule,
+    assert_same,
+    ends,
+    fit,
+    plain,
+    trainer_with,
+    wrap,
+)
+
+from infobatch.integrations.lightning import Pruning  # noqa: E402
 
 pytestmark = QUIET
 
@@ -171,5 +186,36 @@ def test_data_from_another_run_is_refused() -> None:
     train = wrap()
     for x, _ in infobatch.DataLoader(train, batch_size=BATCH):
         train.update(x.sum(1))
-    with pytest.raises(StateError, match="in epoch 0, where the trainer is; got epoch 1"):
+    with pytest.raises(StateError, match=r"in epoch 0, where the trainer is, .*; got epoch 1"):
         fit(Module(train))
+
+
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_second_fit_after_one_that_broke_off_is_refused(epoch: int, same: bool) -> None:
+    """Also by the same Trainer, which still holds the counts of the first fit."""
+
+    class Breaks(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            if trainer.current_epoch == epoch and trainer.fit_loop.batch_idx == 3:
+                raise InterruptedError
+
+    module = Module(wrap())
+    trainer = trainer_with(Pruning(module.train_data), Breaks())
+    with pytest.raises(InterruptedError):
+        trainer.fit(module)
+    steps = len(module.steps)
+    if not same:
+        trainer = trainer_with(Pruning(module.train_data))
+    with pytest.raises(StateError, match=rf"got epoch {epoch} with 32 samples done\. .*wrap the data anew"):
+        trainer.fit(module)
+    assert len(module.steps) == steps
+
+
+def test_an_accumulation_that_lightning_does_not_go_on_with_is_said(tmp_path: Path) -> None:
+    every = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    fit(Module(wrap()), every, GradientAccumulationScheduler({0: 4}))
+    module = Module(wrap())
+    with pytest.warns(InfoBatchWarning, match="a step after each batch, not after 4"):
+        fit(module, GradientAccumulationScheduler({0: 4}), ckpt_path=tmp_path / "step=2.ckpt")
+    assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))

@@ -119,6 +119,13 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         return self.loader.dataset
 
     @property
+    def batch_size(self) -> int | None:
+        return self.loader.batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: scripts call it before each epoch, and the data knows in which one it is."""
+
+    @property
     def sampler(self) -> NoReturn:
         raise InputError(
             message(
@@ -151,6 +158,12 @@ class Scheduler:
 
     def get_last_lr(self) -> list[float]:
         return self.paced.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.paced.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.paced.load_state_dict(state)
 
 
 def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
