@@ -7,6 +7,7 @@ import math
 import pickle
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,11 @@ def test_data_that_cannot_work_is_refused() -> None:
 
 def test_a_copy_in_another_process_is_refused() -> None:
     """As with ddp_spawn, which sends everything through pickle."""
-    copy = pickle.loads(pickle.dumps(Pruning(wrap())))
+    set_spawning_popen(object())
+    try:
+        copy = pickle.loads(pickle.dumps(Pruning(wrap())))
+    finally:
+        set_spawning_popen(None)
     with pytest.raises(InputError, match=r'strategy="ddp"'):
         trainer_with(copy).fit(Module(wrap()))
 
