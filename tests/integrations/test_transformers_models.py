@@ -13,12 +13,13 @@ from torch.nn import functional as F
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, default_data_collator
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers_loop import (
     BATCH,
     EPOCHS,
     FEW,
+    SIZE,
     VOCABULARY,
     assert_same,
     bert,
@@ -32,7 +33,7 @@ from transformers_loop import (
     without,
 )
 
-from infobatch.errors import InputError
+from infobatch.errors import InputError, MisalignedError
 
 pytestmark = FEW
 
@@ -83,6 +84,12 @@ class Named(Bag):
 class Listed(Bag):
     def answer(self, logits: Tensor, labels: Tensor) -> Any:
         return F.cross_entropy(logits, labels), logits
+
+
+class Normed(Bag):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.BatchNorm1d(8), self.head)
 
 
 # ---- whether the loss is the model's -------------------------------------------------------------------------
@@ -181,3 +188,29 @@ def test_a_model_may_return_a_dict() -> None:
 def test_a_tuple_has_no_names() -> None:
     with pytest.raises(InputError, match=r"a tuple with logits none and labels torch.int64 \[12\]"):
         with_trainer(Listed(), pruned(classes()))
+
+
+def fewer(samples: Any) -> Any:
+    return default_data_collator(samples[:-1])
+
+
+def twice(samples: Any) -> Any:
+    return default_data_collator([*samples, *samples])
+
+
+@pytest.mark.parametrize(("collate", "count"), [(fewer, BATCH - 1), (twice, 2 * BATCH)])
+def test_a_collator_that_drops_or_repeats_samples(collate: Any, count: int) -> None:
+    made = trainer(bert(), pruned(classes()))
+    made.data_collator = collate
+    with pytest.raises(MisalignedError, match=f"for each of the {BATCH} samples; got {count}.*data_collator"):
+        made.train()
+
+
+def test_a_last_batch_of_one_can_be_left_out() -> None:
+    """101 samples are five batches of 20 and a single one."""
+    assert SIZE % 20 == 1
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        with_trainer(Normed(), pruned(classes()), per_device_train_batch_size=20)
+    train = pruned(classes())
+    with_trainer(Normed(), train, per_device_train_batch_size=20, dataloader_drop_last=True)
+    assert len(train.history) == EPOCHS

@@ -232,6 +232,14 @@ class PrunedTrainer(Trainer):
             loss, outputs = super().compute_loss(model, inputs, True)
         else:
             loss, outputs = self._cross_entropy(model, inputs)
+        if isinstance(loss, Tensor) and loss.ndim == 1 and len(loss) != len(indices):
+            raise MisalignedError(
+                message(
+                    f"one loss for each of the {len(indices)} samples",
+                    str(len(loss)),
+                    "Neither the data_collator nor the loss may drop, repeat or split samples.",
+                )
+            )
         mean = self.train_dataset.update(loss, indices)
         self._updated = True
         return (mean, outputs) if return_outputs else mean
