@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ HOOKS = (
 )
 """Methods of the Trainer that it does not offer to replace, and that are replaced here."""
 LOADING = ("get_train_dataloader", "_get_train_sampler")
+OWN = "the cross entropy of its logits as the model's loss"
 ONE_EACH = "Pass compute_loss_func=f with f(outputs, labels, num_items_in_batch=None) -> one loss a sample."
 
 if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
@@ -73,7 +74,7 @@ class PrunedTrainer(Trainer):
 
     Around another Trainer: ``class Mine(PrunedTrainer, Seq2SeqTrainer)``. Whatever computes the loss, a
     ``compute_loss_func`` or a ``compute_loss`` of yours, must return one a sample. Without either it is the cross
-    entropy of ``outputs.logits``, a mean over a sample's tokens, if the first batch shows it to be the model's loss.
+    entropy of the model's ``logits``, a mean over a sample's tokens; each batch must show it to be the model's loss.
     """
 
     args: Any
@@ -90,6 +91,8 @@ class PrunedTrainer(Trainer):
         """Whether the batch at hand has told its losses."""
         self._shift: int | None = None
         """How far labels lie behind logits, where the loss is not the user's; known from the first batch on."""
+        self._worst: Tensor | None = None
+        """Of all batches since then, the one whose loss is farthest from the model's own; see ``_apart``."""
         if self.train_dataset is not None:
             self._check_settings()
 
@@ -176,6 +179,7 @@ class PrunedTrainer(Trainer):
         train_dataloader.generator.manual_seed(self.args.seed + self.state.global_step)
         trainer: Any = super()
         trainer._run_epoch(model, epoch, train_dataloader, batches, steps, *args, **kwargs)
+        self._check_worst()
         stopped = self.control.should_training_stop and self.state.global_step < self.state.max_steps
         if data.epoch == epoch and not stopped:
             raise EpochError(
@@ -189,6 +193,9 @@ class PrunedTrainer(Trainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         epoch, done, total = self.train_dataset.progress
         self.state.epoch = epoch + done / total  # of the whole epoch, in a resumed one, too
+        step = self.state.global_step
+        if self.control.should_save or step & (step - 1) == 0:  # 1, 2, 4, ...: a look waits for the device
+            self._check_worst()
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
@@ -225,42 +232,46 @@ class PrunedTrainer(Trainer):
             loss, outputs = super().compute_loss(model, inputs, True)
         else:
             loss, outputs = self._cross_entropy(model, inputs)
+        if isinstance(loss, Tensor) and loss.ndim == 1 and len(loss) != len(indices):
+            raise MisalignedError(
+                message(
+                    f"one loss for each of the {len(indices)} samples",
+                    str(len(loss)),
+                    "Neither the data_collator nor the loss may drop, repeat or split samples.",
+                )
+            )
         mean = self.train_dataset.update(loss, indices)
         self._updated = True
         return (mean, outputs) if return_outputs else mean
 
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
-        labels, given = inputs.get("labels"), dict(inputs)
-        config = getattr(self.model, "config", None)
-        if self._shift is not None and not getattr(config, "is_encoder_decoder", True):
-            del given["labels"]  # or the model computes its own loss beside it
-        outputs: Any = model(**given)
-        logits = getattr(outputs, "logits", None)
+        """Labels stay in the batch: logits may need them, and the model's own loss, computed beside, is the proof."""
+        outputs: Any = model(**inputs)
+        labels, logits, own = inputs.get("labels"), _part(outputs, "logits"), _part(outputs, "loss")
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _fit(logits, labels):
-            got = f"logits {_kind(logits)} and labels {_kind(labels)}"
+            got = f"a {type(outputs).__name__} with logits {_kind(logits)} and labels {_kind(labels)}"
             raise InputError(message("a class for each sample or token, and logits for it", got, ONE_EACH))
+        extra = _part(outputs, "aux_loss")
+        if not isinstance(own, Tensor) or own.numel() != 1 or extra is not None:
+            raise InputError(message(OWN, f"a loss {_kind(own)} and an aux_loss {_kind(extra)}", ONE_EACH))
         if self._shift is None and bool((labels != IGNORED).any()):
-            self._shift = self._find_shift(outputs, labels)
-        return _by_sample(logits, labels, self._shift or 0, self.args.label_smoothing_factor)[0], outputs
+            self._shift = _find_shift(own, logits, labels)
+        shift, smoothing = self._shift or 0, self.args.label_smoothing_factor
+        loss, counts = _by_sample(logits, labels, shift, smoothing)
+        if self._shift is not None:
+            known = smoothing == 0 and own.itemsize > 2
+            ours = [_mean(loss.detach(), counts)] if known else _ways(own, logits.detach(), labels, shift)
+            apart = _apart(own.detach(), ours)
+            worst = apart if self._worst is None else self._worst
+            self._worst = torch.where(apart[0] > worst[0], apart, worst)
+        return loss, outputs
 
-    def _find_shift(self, outputs: Any, labels: Tensor) -> int:
-        """Whether tokens are to predict themselves or the next one: the model's own loss tells."""
-        own: Any = getattr(outputs, "loss", None)
-        extra, found = getattr(outputs, "aux_loss", None), {}
-        for shift in range(labels.ndim):
-            loss, counts = _by_sample(outputs.logits.detach(), labels, shift)
-            found[shift] = float((loss * counts).sum() / counts.sum())
-        told = None if own is None else float(own.detach())
-        if told is not None and extra is None:
-            near = 1e-4 if own.itemsize > 2 else 2e-2
-            fits = [shift for shift, ours in found.items() if math.isclose(told, ours, rel_tol=near)]
-            if len(fits) > 1:  # as at a first step, where all logits are alike
-                fits = [shift for shift in fits if _uses(own, outputs.logits, labels, shift)]
-            if len(fits) == 1:
-                return fits[0]
-        got = f"{told} by the model, {' or '.join(map(str, found.values()))} by its logits"
-        got += "" if extra is None else ", and an aux_loss"
-        raise InputError(message("the cross entropy of its logits as the model's loss", got, ONE_EACH))
+    def _check_worst(self) -> None:
+        if self._worst is not None:
+            far, told, found = self._worst.tolist()
+            if far > 1:
+                got = f"{told} by the model, {found} by its logits, in one of the last batches"
+                raise InputError(message(OWN, got, ONE_EACH))
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -352,8 +363,7 @@ class Indexed:
 
 def _by_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The mean cross entropy over the labels of each sample, and how many those are. Without any it is 0."""
-    if shift:
-        logits, labels = logits[:, :-shift], labels[:, shift:]
+    logits, labels = _shifted(logits, labels, shift)
     flat = F.cross_entropy(
         logits.flatten(0, -2).float(),
         labels.flatten(),
@@ -365,12 +375,60 @@ def _by_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.
     return flat.view(len(labels), -1).sum(1) / counts.clamp(min=1), counts
 
 
-def _uses(loss: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
-    """Whether a loss comes from the logits of just those tokens whose label lies ``shift`` behind."""
-    (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
-    wanted = torch.zeros_like(labels, dtype=torch.bool)
-    wanted[:, : labels.shape[1] - shift] = labels[:, shift:] != IGNORED
-    return slope is not None and torch.equal(slope.ne(0).any(-1), wanted)
+def _shifted(logits: Tensor, labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+    return (logits[:, :-shift], labels[:, shift:]) if shift else (logits, labels)
+
+
+def _mean(loss: Tensor, counts: Tensor) -> Tensor:
+    """As models of transformers put it together: over all labels of a batch, whosever they are."""
+    return (loss * counts).sum() / counts.sum()
+
+
+def _ways(own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> list[Tensor]:
+    """What a model's loss may be by its logits. One of few digits may have been counted with as few, step by step."""
+    ways = [_mean(*_by_sample(logits, labels, shift))]
+    if own.itemsize <= 2:
+        logits, labels = _shifted(logits, labels, shift)
+        ways.append(F.cross_entropy(logits.flatten(0, -2).to(own.dtype), labels.flatten(), ignore_index=IGNORED))
+    return ways
+
+
+def _apart(own: Tensor, ours: list[Tensor]) -> Tensor:
+    """How far a loss is from the nearest of ours (too far above 1), and both. Does not wait for the device.
+
+    Where ours is no number there is nothing to compare: a batch without labels, or training that went astray. Near 0
+    float32 has no digits to compare.
+    """
+    near = max(1e-4, 2 * torch.finfo(own.dtype).eps)
+    told, found = own.reshape(()).float(), torch.stack([way.float() for way in ours])
+    far = ((told - found).abs() / (near * found.abs() + 1e-5)).nan_to_num(math.inf).min()
+    return torch.stack([torch.where(found[0].isfinite(), far, 0.0), told, found[0]])
+
+
+def _find_shift(own: Tensor, logits: Tensor, labels: Tensor) -> int:
+    """Whether tokens are to predict themselves or the next one: the model's own loss tells."""
+    ways = [_ways(own, logits.detach(), labels, shift) for shift in range(labels.ndim)]
+    got = f"{own.item()} by the model, {' or '.join(str(ours[0].item()) for ours in ways)} by its logits"
+    fits = [shift for shift, ours in enumerate(ways) if ours[0].isfinite() and _apart(own.detach(), ours)[0] <= 1]
+    if len(fits) > 1 or (fits and own.itemsize <= 2):  # at a first step all losses are alike, more so in few digits
+        (slope,) = torch.autograd.grad(own, logits, retain_graph=True, allow_unused=True)
+        if slope is not None:
+            fits = [shift for shift in fits if _same_slope(slope, own, logits, labels, shift)]
+            got += ", and other slopes"
+    if len(fits) != 1:
+        raise InputError(message(OWN, got, ONE_EACH))
+    return fits[0]
+
+
+def _same_slope(slope: Tensor, own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
+    """Whether a loss with this slope weighs each label as ours does, as far as few digits tell."""
+    logits = logits.detach().requires_grad_()
+    slopes = [torch.autograd.grad(way, logits)[0].float() for way in _ways(own, logits, labels, shift)]
+    return any(bool((slope.float() - ours).abs().max() <= 0.05 * ours.abs().max()) for ours in slopes)
+
+
+def _part(outputs: Any, name: str) -> Any:
+    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> bool:
