@@ -173,14 +173,13 @@ def check_look(loader: dict[str, Any]) -> None:
 
 def check_indices(indices: Any, loss: Tensor) -> None:
     """What can be seen of indices without a look at their values."""
-    if not isinstance(indices, Tensor) or indices.dtype != torch.int64 or indices.shape != loss.shape:
-        raise InputError(
-            message(
-                f"indices as an int64 tensor of shape {list(loss.shape)}, one a loss",
-                kind(indices),
-                "They are positions in the data set; floating point cannot hold them all.",
-            )
-        )
+    whole = isinstance(indices, Tensor) and indices.dtype == torch.int64
+    if not whole or indices.shape != loss.shape:
+        remedy = "One for each loss: nothing may drop, repeat or split the samples of a batch."
+        if not whole:
+            remedy = "They are positions in the data set; floating point cannot hold them all."
+        expected = f"indices as an int64 tensor of shape {list(loss.shape)}, one a loss"
+        raise InputError(message(expected, kind(indices), remedy))
     if indices.device != loss.device:
         raise InputError(
             message(
