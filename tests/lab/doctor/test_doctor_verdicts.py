@@ -285,6 +285,16 @@ def test_what_deserves_a_look_is_a_warning(name: str, patient: Callable[..., str
     assert seen in named(found, check).seen
 
 
+def test_cudnn_that_tries_out_each_size_is_a_warning(
+    patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    found = examine(patient("stock()"))
+    assert found.ok
+    assert "Pass drop_last=True" in named(found, "drop_last").mend
+    assert named(examine(patient("stock(drop_last=True)")), "drop_last").status == "ok"
+
+
 def test_augmentation_is_noted_and_fine(patient: Callable[..., str]) -> None:
     assert "augmentation" in named(examine(patient("stock(Augmented())")), "positions").seen
     assert "the same both times" in named(examine(patient("stock()")), "positions").seen

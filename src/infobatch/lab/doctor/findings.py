@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from .bench import Order
@@ -139,9 +140,15 @@ def workers(case: Case) -> Check | None:
 
 
 def drop_last(case: Case, size: int) -> Check | None:
-    if case.inner is None or not case.inner.drop_last:
+    if case.inner is None:
         return None
     batch = case.batch_size or 1
+    if not case.inner.drop_last:
+        if batch == 1 or case.own_batches is not None or not torch.backends.cudnn.benchmark:
+            return None
+        means = "cuDNN tries out every new size of a batch for seconds, and each pruned epoch ends in another one."
+        seen = "off, and torch.backends.cudnn.benchmark is on"
+        return Check("drop_last", "warning", seen, means, "Pass drop_last=True, or leave benchmark off.")
     seen = f"up to {batch - 1} samples of each epoch are left out, other ones each time"
     if size < 2 * batch:
         means = f"A pruned epoch of {size} samples may have no batch of {batch} at all."
