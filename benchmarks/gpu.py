@@ -79,7 +79,8 @@ def fresh_set(size: int, epochs: int = 10) -> infobatch.InfoBatch:
 
 
 def without_sync(device: torch.device) -> str:
-    """Every feeder's `update` with synchronisation turned into an error. Losses are the indices, so scores tell."""
+    """Every feeder's `update` with synchronisation turned into an error, and the step of a paced scheduler where no
+    epoch ends. Losses are the indices, so scores tell."""
     size, batch = 1000, 64
     for feeder in ("stock", "own", "explicit"):
         train = fresh_set(size)
@@ -88,8 +89,13 @@ def without_sync(device: torch.device) -> str:
             if feeder == "stock"
             else infobatch.DataLoader(train, batch_size=batch)
         )
+        parameter = torch.nn.Parameter(torch.zeros(1, device=device))
+        steps = infobatch.full_steps(train, batch)
+        rates = torch.optim.lr_scheduler.LinearLR(torch.optim.SGD([parameter], lr=0.1), total_iters=10 * steps)
+        paced = infobatch.pace(rates, train, steps)
         for _ in range(3):
-            for (ids,) in loader:
+            batches = len(loader)
+            for at, (ids,) in enumerate(loader, 1):
                 ids = ids.to(device)
                 loss = ids.float()
                 if device.type == "cuda":
@@ -97,12 +103,16 @@ def without_sync(device: torch.device) -> str:
                     torch.cuda.set_sync_debug_mode("error")
                 try:
                     train.update(loss, ids) if feeder == "explicit" else train.update(loss)
+                    if at < batches:
+                        paced.step()
                 finally:
                     if device.type == "cuda":
                         torch.cuda.set_sync_debug_mode("default")
+            paced.step()
+        assert rates.last_epoch == 3 * steps, feeder
         assert torch.equal(train.scores.cpu(), torch.arange(size).float()), feeder
         assert train.scores.device.type == device.type
-    return "passes: stock, own loader, explicit indices"
+    return "passes: stock, own loader, explicit indices, each with pace"
 
 
 def compiled(device: torch.device) -> str:
