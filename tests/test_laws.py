@@ -188,6 +188,52 @@ def test_update_compiles_whole_and_not_again_and_again(dynamic: bool | None, loa
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("compensate", ["loss", "none"])
+@pytest.mark.parametrize("feeder", ["ours", "stock", "indices"])
+def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
+    """As its update was, up to the last batch of an epoch, and without a trace."""
+    train_data = a_run(compensate=compensate)
+    with pytest.raises(infobatch.MisalignedError, match="had its update"):
+        train_data.weigh(torch.ones(8))
+    for _ in range(3):
+        stock = torch.utils.data.DataLoader(train_data, batch_size=8, sampler=train_data.sampler)
+        for x, z in infobatch.DataLoader(train_data, batch_size=8) if feeder == "ours" else stock:
+            weights = train_data._book.look_up(z)
+            train_data.update(x, z) if feeder == "indices" else train_data.update(x)
+            for other in (x.exp(), x.double().exp()):
+                again = train_data.weigh(other.requires_grad_())
+                assert again.item() == pytest.approx(float((x.exp() * weights).mean()), rel=1e-5)
+                again.backward()
+                assert torch.allclose(other.grad.float(), weights / len(x))
+            with pytest.raises(infobatch.MisalignedError, match="updated last"):
+                train_data.weigh(torch.ones(9))
+        assert torch.equal(train_data.scores, skewed())
+    assert train_data.history[-1].saved > 0.1
+    train_data.load_state_dict(train_data.state_dict())
+    with pytest.raises(infobatch.MisalignedError, match="had its update"):
+        train_data.weigh(torch.ones(8))
+
+
+def test_lbfgs_goes_over_a_batch_as_often_as_it_likes() -> None:
+    train_data, weight = a_run(), torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.LBFGS([weight], max_iter=4)
+    for _ in range(6):
+        for x, _ in infobatch.DataLoader(train_data, batch_size=8):
+            mean = train_data.update
+
+            def closure(x: Tensor = x) -> Tensor:
+                nonlocal mean
+                optimizer.zero_grad()
+                loss = mean((weight - x).square())
+                mean = train_data.weigh
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    assert train_data.epoch == 6
+    assert 0 < weight.item() < 1
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dynamic", [None, False, True])
 @pytest.mark.parametrize("ours", [True, False])

@@ -100,6 +100,8 @@ class Pruned(View):
         if isinstance(self._book, ScoreBook):
             self._book.keep(method.memory, method.needs & {"confidence"})
         self._course = Course(self._book)
+        self._latest: tuple[Tensor, float] | None = None
+        """The weights of the batch that was updated last, and the correction of its mean."""
         self._look: Look | None = None
         """The look at those left out, while there is one."""
         self._reports: list[EpochReport] = []
@@ -173,8 +175,30 @@ class Pruned(View):
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
             self._course.bring(indices, confidence)
-        mean = _weighted_mean(loss, weights)
-        return mean if correction == 1.0 else mean * correction
+        if not torch.compiler.is_compiling():
+            self._latest = weights, correction
+        return _weighted_mean(loss, weights, correction)
+
+    def weigh(self, loss: Tensor) -> Tensor:
+        """The weighted mean of the batch that was updated last, once more; nothing is recorded.
+
+        For optimizers that go over a batch again: SAM, LBFGS.
+
+        >>> import torch, infobatch
+        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
+        >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
+        ...     first = train_data.update(x)  # backward, and to the worst point nearby
+        ...     second = train_data.weigh(x + 1)  # backward, and the step
+        """
+        checks.check_loss(loss)
+        if self._latest is None:
+            remedy = "Call update() with a batch's first losses, not compiled, and weigh() with later ones."
+            raise MisalignedError(message("a batch that has had its update", "losses without one", remedy))
+        weights, correction = self._latest
+        if loss.shape != weights.shape:
+            expected = f"losses of the batch that was updated last, {list(weights.shape)}"
+            raise MisalignedError(message(expected, str(list(loss.shape)), "One for each of its samples."))
+        return _weighted_mean(loss, weights.to(loss.device), correction)
 
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """The samples the last epoch left out, as (batch, indices), for a look without training.
@@ -344,7 +368,7 @@ class Pruned(View):
         parts = checked(self._course, state, self.method.terms, self._compensate)
         first = parts[0]
         self._course.restart(first["epoch"])
-        self.seed = first["seed"]
+        self.seed, self._latest = first["seed"], None
         if first["compensate"] != "auto":
             self._compensate = first["compensate"]
         self._reports = [EpochReport(**report) for report in first["reports"]]
@@ -517,7 +541,9 @@ def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
     return method
 
 
-def _weighted_mean(loss: Tensor, weights: Tensor) -> Tensor:
+def _weighted_mean(loss: Tensor, weights: Tensor, correction: float) -> Tensor:
     if loss.device.type == "cpu" and loss.dtype == weights.dtype:
-        return torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
-    return (loss * weights).mean()
+        mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
+    else:
+        mean = (loss * weights).mean()
+    return mean if correction == 1.0 else mean * correction
