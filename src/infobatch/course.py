@@ -58,16 +58,6 @@ class Course:
         """The latest pass, if it belongs to the running epoch."""
         return self.last if self.last is not None and self.last.epoch == self.epoch else None
 
-    @property
-    def memory(self) -> dict[str, Tensor]:
-        """What the method remembers."""
-        return self.book.memory if isinstance(self.book, ScoreBook) else {}
-
-    @property
-    def came(self) -> dict[str, Tensor]:
-        """What came beside this epoch's losses."""
-        return self.book.came if isinstance(self.book, ScoreBook) else {}
-
     def done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
         run = self.running
@@ -84,6 +74,19 @@ class Course:
             return False  # who comes is known to the walk alone
         left = self.plan.kept - self.before if run is None else run.total
         return self.done() >= left or (run is not None and run.finished)
+
+    def left(self, world: int) -> int:
+        """How many samples the next pass over the plan has for one of ``world`` ranks, ghosts included."""
+        if isinstance(self.book, ShardBook):
+            return max(self.book.rows)
+        assert self.plan is not None
+        return -(-(self.plan.kept - self.before) // world)
+
+    def past(self, world: int) -> int:
+        """How many of the plan's samples each rank had before that pass: of all ranks, in equal parts."""
+        assert self.plan is not None
+        done = self.plan.kept - sum(self.book.rows) if isinstance(self.book, ShardBook) else self.before
+        return -(-done // world)
 
     def resumed(self, *, persistent: bool) -> bool:
         """Whether another process began the epoch that the next pass takes up; ``persistent``: or any before it."""
@@ -205,7 +208,7 @@ class Course:
             run.put_back(where)
             raise
         run.walk.took(where)
-        if self.came:
+        if self.book.came:
             assert isinstance(run.walk, PlanWalk)
             self.bring(run.walk.named(where), confidence)
         return weights, run.walk.correction(count, run.taken)
@@ -232,7 +235,7 @@ class Course:
 
     def bring(self, indices: Tensor, confidence: Tensor | None) -> None:
         """Note what came beside the losses."""
-        for column in self.came.values():
+        for column in self.book.came.values():
             assert confidence is not None
             column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
 
@@ -276,10 +279,10 @@ class Course:
         """What came beside this epoch's losses, of all ranks."""
         walk = self._shared()
         if walk is None:
-            return self.came
+            return self.book.came
         return {
             name: self._gathered(walk, column, column.index_select(0, walk.indices), purpose)
-            for name, column in self.came.items()
+            for name, column in self.book.came.items()
         }
 
     def _gathered(self, walk: PlanWalk, column: Tensor, parts: Tensor, purpose: str) -> Tensor:
@@ -318,7 +321,7 @@ class Course:
 
     def _warn_of_confidences(self) -> None:
         """On a device nobody looked at them before."""
-        odd = sum(checks.not_chances(column) for column in self.came.values())
+        odd = sum(checks.not_chances(column) for column in self.book.came.values())
         if odd:
             warn(f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits")
 

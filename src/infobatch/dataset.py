@@ -96,8 +96,11 @@ class Pruned(View):
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
         """Whether each rank holds its part of the scores alone."""
-        self._book = ShardBook(len(dataset), find(group)) if shard_scores else ScoreBook(len(dataset))
-        if isinstance(self._book, ScoreBook):
+        self._book: ScoreBook | ShardBook
+        if shard_scores:
+            self._book = ShardBook(len(dataset), find(group))
+        else:
+            self._book = ScoreBook(len(dataset))
             self._book.keep(method.memory, method.needs & {"confidence"})
         self._course = Course(self._book)
         self._latest: tuple[Tensor, float] | None = None
@@ -308,8 +311,7 @@ class Pruned(View):
     @property
     def owned(self) -> Tensor:
         """The samples whose scores this process holds, in the order of ``scores``."""
-        book = self._book
-        return book.samples() if isinstance(book, ShardBook) else torch.arange(book.size, device=book.device)
+        return self._book.samples()
 
     @property
     def history(self) -> tuple[EpochReport, ...]:
@@ -328,11 +330,9 @@ class Pruned(View):
         world, course = find(self.group).world, self._course
         if self._look is not None or (world > 1 and (course.plan is None or course.finished())):
             return self.epoch, 0, 1
-        left, done = self.plan().kept - course.before, course.before
-        if isinstance(self._book, ShardBook):
-            left, done = max(self._book.rows), self.plan().kept - sum(self._book.rows)
-        run, before = course.running, -(-done // world)
-        return course.epoch, before + course.done(), before + (left if run is None else run.total)
+        self.plan()
+        run, before = course.running, course.past(world)
+        return course.epoch, before + course.done(), before + (course.left(world) if run is None else run.total)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -431,10 +431,8 @@ class Pruned(View):
         last = self._course.last
         if last is not None and not self._course.through():
             return last.size
-        if isinstance(self._book, ShardBook):
-            self.plan()
-            return max(self._book.rows)
-        return -(-(self.plan().kept - self._course.before) // find(self.group).world)
+        self.plan()
+        return self._course.left(find(self.group).world)
 
     def _where(self) -> tuple[int, int]:
         """The epoch that the next batch belongs to, and how many samples of it have come back."""
@@ -484,7 +482,7 @@ class Pruned(View):
         """Some were left out, and nobody looked at them since."""
         if "hidden" not in self.method.needs or self._unlooked or self._course.before or self._course.done():
             return
-        if bool((self._course.memory["held"] == 0).any()):
+        if bool((self._book.memory["held"] == 0).any()):
             self._unlooked = True
             warn(
                 f"{self.method!r} wants a look at those it left out, after each epoch, and nobody took one: see "

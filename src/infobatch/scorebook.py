@@ -50,6 +50,10 @@ class ScoreBook:
     def size(self) -> int:
         return self.scores.numel()
 
+    def samples(self) -> Tensor:
+        """The samples whose scores lie here, in the order of ``scores``: all."""
+        return torch.arange(self.size, device=self.device)
+
     @property
     def device(self) -> torch.device:
         return self.scores.device

@@ -57,6 +57,9 @@ class ShardBook:
         self.stray = torch.zeros((), dtype=torch.int64, device=device)
         """How many of the named indices are not of this rank."""
         self.planned = 0
+        self.memory: dict[str, Tensor] = {}
+        """Nothing: methods that remember want all scores in one table."""
+        self.came: dict[str, Tensor] = {}
         self._rows: list[int] | None = None
 
     @property

@@ -46,7 +46,7 @@ def state_of(
         "epoch": course.epoch,
         "planned": book.planned,
         "scores": _saved(book.scores),
-        "memory": {name: _saved(column) for name, column in course.memory.items()},
+        "memory": {name: _saved(column) for name, column in book.memory.items()},
         "reports": [asdict(report) for report in reports],
         "done": done,
         "running": running,
@@ -94,7 +94,7 @@ def checked(course: Course, state: State | list[State], method: str, compensate:
         parts = state if isinstance(state, list) else [state]
         check_parts(parts, book.size, method, compensate, book.start, book.stop)
         return parts
-    check_state(state, book.size, method, compensate, course.memory, course.came)
+    check_state(state, book.size, method, compensate, book.memory, book.came)
     assert isinstance(state, dict)
     return [state]
 

@@ -50,6 +50,10 @@ def test_saved_on_two_ranks_resumed_on_others(launch_once: Any, uninterrupted: A
     assert (first + rest)[: len(plan)] == plan, "every sample of the epoch, once, in the plan's order"
     assert set((first + rest)[len(plan) :]) <= {rest[0]}, "and after that ghosts only"
     for rank in ranks:
+        done = len(first) / world
+        _, past, total = rank["log"][0]["progress"]
+        assert abs(past - done) < 1
+        assert total == past + len(flat(rank["log"][0])), "what comes for this rank, not for all"
         for mine, theirs in zip(rank["log"][1:], uninterrupted["log"][epoch + 1 :], strict=True):
             assert torch.equal(mine["plan"], theirs["plan"])
         for key, value in uninterrupted["model"].items():

@@ -128,6 +128,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
     log: list[dict[str, Any]] = []
     for epoch in range(train.epoch, run.epochs):
         entry: dict[str, Any] = {"epoch": epoch, "plan": train.plan().indices, "delivered": [], "steps": 0}
+        entry["progress"] = train.progress
         log.append(entry)
         for step, (xs, ys, ids) in batches(loader, run, epoch, rank):
             loss = (model(xs) - ys).square().squeeze(1).to(getattr(torch, run.dtype))
