@@ -267,14 +267,14 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
 
 
 def controls(seeds: int = 3) -> Iterator[Settings]:
-    """Whether it is the larger rate alone, and another way to save as much."""
-    changes: list[dict[str, Any]] = [
-        {"method": "full", "steps": 46_200, "lr": 0.085},
+    """Whether it is the larger rate alone; then other ways to save as much."""
+    first: list[dict[str, Any]] = [{"method": "full", "steps": 46_200, "lr": 0.085}]
+    others: list[dict[str, Any]] = [
         {"method": "saving:share=0.41", **LR},
         {"method": "full", "steps": 52_200, "lr": 0.075},
         {"method": "random:ratio=0.38", **LR},
     ]
-    return grouped(HEADLINE, [changes], seeds)
+    return grouped(HEADLINE, [first, others], seeds)
 
 
 def precise(seeds: int = 3) -> Iterator[Settings]:
