@@ -188,6 +188,15 @@ def test_update_compiles_whole_and_not_again_and_again(dynamic: bool | None, loa
     torch._dynamo.reset()
 
 
+def test_named_samples_are_counted_without_asking_a_device() -> None:
+    """Only a graph counts where Python does not see it; devices other than CUDA's have none to be asked for."""
+    train_data = a_run()
+    indices = train_data.plan().indices
+    train_data._course.count_unseen(indices[:8])
+    assert train_data.progress[1] == 8
+    assert int(train_data._book.recorded) == 0
+
+
 @pytest.mark.parametrize("compensate", ["loss", "none"])
 @pytest.mark.parametrize("feeder", ["ours", "stock", "indices"])
 def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:

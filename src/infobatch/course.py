@@ -225,7 +225,7 @@ class Course:
 
     def count_unseen(self, indices: Tensor) -> None:
         """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
-        in_graph = torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
+        in_graph = torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
         if in_graph:
             self.ask_book = True
         if in_graph or self.ask_book:
