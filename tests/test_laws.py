@@ -216,6 +216,12 @@ def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
                 assert torch.allclose(other.grad.float(), weights / len(x))
             with pytest.raises(infobatch.MisalignedError, match="updated last"):
                 train_data.weigh(torch.ones(9))
+        with torch.inference_mode():
+            assert len(train_data.history) == train_data.epoch  # the epoch is closed, and its last batch still there
+        held = x.clone().requires_grad_()
+        train_data.weigh(held).backward()
+        assert torch.allclose(held.grad, weights / len(x))
+        assert train_data._latest[0].untyped_storage().nbytes() == 4 * len(x), "and no more of it"
         assert torch.equal(train_data.scores, skewed())
     assert train_data.history[-1].saved > 0.1
     train_data.load_state_dict(train_data.state_dict())

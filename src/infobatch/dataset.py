@@ -455,6 +455,9 @@ class Pruned(View):
                 )
             )
         done = self._course.close(self.method.memory)
+        if self._latest is not None:  # which holds the weights of the whole epoch
+            with torch.inference_mode(False):
+                self._latest = self._latest[0].clone(), self._latest[1]
         self._reports.append(done)
         self._tell_of_odd(done.not_finite, done.kept, "")
         if self._course.epoch >= self.num_epochs:
