@@ -200,33 +200,29 @@ def test_named_samples_are_counted_without_asking_a_device() -> None:
 @pytest.mark.parametrize("compensate", ["loss", "none"])
 @pytest.mark.parametrize("feeder", ["ours", "stock", "indices"])
 def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
-    """As its update was, up to the last batch of an epoch, and without a trace."""
+    """With the weights that its update had, up to the last batch of an epoch and after it is closed."""
     train_data = a_run(compensate=compensate)
     with pytest.raises(infobatch.MisalignedError, match="had its update"):
-        train_data.weigh(torch.ones(8))
+        _ = train_data.batch_weights
     for _ in range(3):
         stock = torch.utils.data.DataLoader(train_data, batch_size=8, sampler=train_data.sampler)
         for x, z in infobatch.DataLoader(train_data, batch_size=8) if feeder == "ours" else stock:
             weights = train_data._book.look_up(z)
-            train_data.update(x, z) if feeder == "indices" else train_data.update(x)
-            for other in (x.exp(), x.double().exp()):
-                again = train_data.weigh(other.requires_grad_())
-                assert again.item() == pytest.approx(float((x.exp() * weights).mean()), rel=1e-5)
-                again.backward()
-                assert torch.allclose(other.grad.float(), weights / len(x))
-            with pytest.raises(infobatch.MisalignedError, match="updated last"):
-                train_data.weigh(torch.ones(9))
+            mean = train_data.update(x, z) if feeder == "indices" else train_data.update(x)
+            assert torch.equal(train_data.batch_weights, weights)
+            assert mean.item() == pytest.approx(float((x * train_data.batch_weights).mean()), rel=1e-5)
         with torch.inference_mode():
-            assert len(train_data.history) == train_data.epoch  # the epoch is closed, and its last batch still there
+            assert len(train_data.history) == train_data.epoch
+        assert train_data._latest is not None
+        assert train_data._latest[0].untyped_storage().nbytes() == 4 * len(x), "not the weights of all"
         held = x.clone().requires_grad_()
-        train_data.weigh(held).backward()
+        (held * train_data.batch_weights).mean().backward()
+        assert held.grad is not None
         assert torch.allclose(held.grad, weights / len(x))
-        assert train_data._latest[0].untyped_storage().nbytes() == 4 * len(x), "and no more of it"
-        assert torch.equal(train_data.scores, skewed())
     assert train_data.history[-1].saved > 0.1
     train_data.load_state_dict(train_data.state_dict())
     with pytest.raises(infobatch.MisalignedError, match="had its update"):
-        train_data.weigh(torch.ones(8))
+        _ = train_data.batch_weights
 
 
 def test_lbfgs_goes_over_a_batch_as_often_as_it_likes() -> None:
@@ -234,13 +230,14 @@ def test_lbfgs_goes_over_a_batch_as_often_as_it_likes() -> None:
     optimizer = torch.optim.LBFGS([weight], max_iter=4)
     for _ in range(6):
         for x, _ in infobatch.DataLoader(train_data, batch_size=8):
-            mean = train_data.update
+            first = True
 
             def closure(x: Tensor = x) -> Tensor:
-                nonlocal mean
+                nonlocal first
                 optimizer.zero_grad()
-                loss = mean((weight - x).square())
-                mean = train_data.weigh
+                losses = (weight - x).square()
+                loss = train_data.update(losses) if first else (losses * train_data.batch_weights).mean()
+                first = False
                 loss.backward()
                 return loss
 

@@ -182,26 +182,21 @@ class Pruned(View):
             self._latest = weights, correction
         return _weighted_mean(loss, weights, correction)
 
-    def weigh(self, loss: Tensor) -> Tensor:
-        """The weighted mean of the batch that was updated last, once more; nothing is recorded.
-
-        For optimizers that go over a batch again: SAM, LBFGS.
+    @property
+    def batch_weights(self) -> Tensor:
+        """The weights of the losses that ``update`` took last, for optimizers that go over a batch again: SAM, LBFGS.
 
         >>> import torch, infobatch
         >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
         >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
-        ...     first = train_data.update(x)  # backward, and to the worst point nearby
-        ...     second = train_data.weigh(x + 1)  # backward, and the step
+        ...     loss = train_data.update(x)  # backward, and to the worst point nearby
+        ...     again = (x * train_data.batch_weights).mean()  # backward there, and the step
         """
-        checks.check_loss(loss)
         if self._latest is None:
-            remedy = "Call update() with a batch's first losses, not compiled, and weigh() with later ones."
-            raise MisalignedError(message("a batch that has had its update", "losses without one", remedy))
+            remedy = "Ask after an update(), outside of torch.compile."
+            raise MisalignedError(message("a batch that has had its update", "none", remedy))
         weights, correction = self._latest
-        if loss.shape != weights.shape:
-            expected = f"losses of the batch that was updated last, {list(weights.shape)}"
-            raise MisalignedError(message(expected, str(list(loss.shape)), "One for each of its samples."))
-        return _weighted_mean(loss, weights.to(loss.device), correction)
+        return weights * correction
 
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """The samples the last epoch left out, as (batch, indices), for a look without training.

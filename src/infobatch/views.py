@@ -81,6 +81,3 @@ class FullView(View):
         del indices, score, confidence
         check_loss(loss)
         return loss.mean()
-
-    def weigh(self, loss: Tensor) -> Tensor:
-        return self.update(loss)

@@ -235,6 +235,24 @@ def test_full_data_with_a_round_number_of_steps_stands_beside_all_that_took_abou
     assert apart == {"infobatch": 5.0, "random": -5.0, "saving": None, "full, 1000 steps": None}
 
 
+def test_two_methods_may_have_the_control_of_a_seed_in_common() -> None:
+    """In one seed both took 70 steps: each row has all its seeds. Where they always do, one row is enough."""
+    ours = [made("infobatch", seed, 90.0 + seed, took=(70, 71, 72)[seed]) for seed in range(3)]
+    theirs = [made("random", seed, 80.0 + seed, took=(70, 73, 74)[seed]) for seed in range(3)]
+    pairs = {(run.settings.seed, run.end["steps"]) for run in ours + theirs}  # type: ignore[index]
+    controls = [made("full", seed, 85.0, steps=steps) for seed, steps in sorted(pairs)]
+    rows = {row.label: row for row in compare([*ours, *theirs, *controls]).rows}
+    assert {name: row.n for name, row in rows.items() if "steps" in name} == {
+        "full, steps of infobatch": 3,
+        "full, steps of random": 3,
+    }
+    twins = [made("tiers", seed, 70.0, took=(70, 71, 72)[seed]) for seed in range(3)]
+    rows = {row.label: row for row in compare([*ours, *twins, *controls]).rows}
+    assert "full, steps of infobatch" in rows
+    assert "full, steps of tiers" not in rows
+    assert rows["tiers"].same_steps == differing([-15.0] * 3)
+
+
 def test_order_is_that_of_the_first_seed_however_runs_come() -> None:
     runs = []
     for seed in (1, 0):

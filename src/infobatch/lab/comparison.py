@@ -120,7 +120,7 @@ def compare(
     taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
     look = max(1, len(taken or ()))
     held = level_at(level, look)
-    controls = [run for members in good.values() for run in members if _is_control(run)]
+    controls = list({id(run): run for members in good.values() for run in members if _is_control(run)}.values())
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets)
@@ -156,10 +156,10 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         values = ", ".join(f"{name}={decisive(run)[name]}" for name in shown)
         suffix = f" · {values}" if values else ""
-        owner = whose.get(id(run))
-        name = (f"{FULL}, steps of {owner}" if owner else run.label) + suffix
-        sets.setdefault(name, []).append(run)
-        owners[name] = owner + suffix if owner else ""
+        for owner in whose.get(id(run)) or ("",):
+            name = (f"{FULL}, steps of {owner}" if owner else run.label) + suffix
+            sets.setdefault(name, []).append(run)
+            owners[name] = owner + suffix if owner else ""
 
     def rank(name: str) -> int:
         run = sets[name][0]
@@ -259,9 +259,10 @@ def _steps_apart(run: Run, control: Run) -> float:
     return abs(control.settings.steps - took) / took
 
 
-def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
-    """Of each control, the label of the method whose very steps it took. A method owns controls where most of its
-    runs have one; a round number of steps that one of them happened to take does not make it the method's.
+def _owners(controls: list[Run], runs: list[Run]) -> dict[int, list[str]]:
+    """Of each control, the labels of the methods whose very steps it took. A method owns controls where most of its
+    runs have one; a round number of steps that one of them happened to take does not make it the method's. Two
+    methods may have one of a seed in common; whose controls are all another's, needs no row of its own.
     """
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
@@ -275,11 +276,17 @@ def _owners(controls: list[Run], runs: list[Run]) -> dict[int, str | None]:
     having = Counter(run.label for run in {id(run): run for found in exact.values() for run in found}.values())
     there = Counter(run.label for run in runs)
     owning = {label for label, count in having.items() if 2 * count > there[label]}
-    found: dict[int, str | None] = {}
+    claims: dict[str, set[int]] = {}
     for control in controls:
-        own = [run for run in exact[id(control)] if run.label in owning]
-        found[id(control)] = min(own, key=lambda run: _distance(run, control)).label if own else None
-    return found
+        own = [(_distance(run, control), run.label) for run in exact[id(control)] if run.label in owning]
+        for distance, name in own:
+            if distance == min(own)[0]:
+                claims.setdefault(name, set()).add(id(control))
+    kept: dict[str, set[int]] = {}
+    for name in sorted(claims, key=lambda name: -len(claims[name])):  # equals in the order they came
+        if not any(claims[name] <= other for other in kept.values()):
+            kept[name] = claims[name]
+    return {id(control): [name for name in kept if id(control) in kept[name]] for control in controls}
 
 
 def _is_baseline(run: Run) -> bool:

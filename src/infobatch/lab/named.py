@@ -26,5 +26,5 @@ def module_of(target: str) -> ModuleType:
             raise  # the module is there; what it imports is not
     modules = [path.stem for path in Path(here).glob("*.py")]
     like = f"{near(name, modules)} " if modules else ""
-    remedy = f"{like}Looked in {here} and among the installed packages; no .py at the end."
+    remedy = f"{like}Looked in {here}, so begin in its folder, and among the installed packages; no .py at the end."
     raise InputError(message(f"a module to import before the colon of {target!r}", repr(name), remedy))
