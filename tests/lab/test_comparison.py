@@ -57,7 +57,7 @@ def test_looks_widen_the_intervals_and_are_told() -> None:
         assert found.looked.startswith("The level holds for a number of seeds fixed beforehand.")
     assert "You have looked once." in first.looked
     assert "You have looked 2 times, at 2, 4 seeds, so the intervals are at 98.33 % in place of 95 %" in again.looked
-    assert "not recorded: one look is assumed" in compare(runs).looked
+    assert "One look at these runs is assumed" in compare(runs).looked
     assert compare(runs, looks=(2,)).looks == (2, 4)  # a look that is not yet noted is one, too
 
 

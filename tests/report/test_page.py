@@ -49,7 +49,7 @@ def test_verdicts_stand_in_words(page: str) -> None:
     assert re.search(r"worse by 0\.5\d points", text)
     assert "full, steps of infobatch" in text
     assert "against full data with as many steps: +1.97" in text
-    assert "How often these runs were looked at is not recorded: one look is assumed." in text
+    assert "One look at these runs is assumed." in text
 
 
 def test_curves_are_means_over_runs(runs: list[Run], page: str) -> None:

@@ -27,6 +27,9 @@ def report(
     against: Annotated[
         str, Parameter(show_default="full data", help="Hold all others against this row, by its label in the table.")
     ] = "",
+    one_look: Annotated[
+        bool, Parameter(negative="", help="Intervals as for a single look at the runs, however often was looked.")
+    ] = False,
     margin: Margin = None,
     level: Level = None,
     json: Json = False,
@@ -47,7 +50,7 @@ def report(
     left_out(*unreadable)
     rules: dict[str, Any] = {
         "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level,
-        "looks": _looks(files(*paths)), "against": against,
+        "looks": None if one_look else _looks(files(*paths)), "against": against,
     }  # fmt: skip
     judged = compare(found, **rules)
     page.write(found, output, **rules)

@@ -77,7 +77,7 @@ class Comparison:
         """What the level is worth after so many looks, in words."""
         holds = "The level holds for a number of seeds fixed beforehand."
         if self.looks is None:
-            return f"{holds} How often these runs were looked at is not recorded: one look is assumed."
+            return f"{holds} One look at these runs is assumed."
         if len(self.looks) < 2:
             return f"{holds} You have looked once." if self.looks else f"{holds} With one seed there is no verdict."
         seeds = ", ".join(map(str, self.looks))

@@ -137,6 +137,19 @@ def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
     assert line == f"Left out: {more}."
 
 
+def test_report_as_for_one_look(say: Any) -> None:
+    """Who looked before sees wider intervals, unless one look is asked for."""
+    for seed, name in ((seed, name) for seed in range(3) for name in ("full", "random:ratio=0.5")):
+        say("train", "--task", "toy:make", "--method", name, "--seed", str(seed), "--name", "mine")
+    kept = list(Path("runs/mine").glob("*/record.jsonl"))
+    Path("all.jsonl").write_text("".join(path.read_text() for path in kept))
+    Path("looks.json").write_text('{"all.jsonl": [2]}')
+    assert "in place of 95 %: over all looks" in say("report", "all.jsonl")[1]
+    out = say("report", "all.jsonl", "--one-look")[1]
+    assert "intervals at 95 %" in out
+    assert "One look at these runs is assumed." in out
+
+
 def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     for method in ("full", "infobatch"):
         say("train", "--task", "toy:make", "--method", method, "--name", "mine")
