@@ -225,6 +225,23 @@ def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
         _ = train_data.batch_weights
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_update_leaves_no_weights_behind() -> None:
+    """Not those of an older batch either."""
+    torch._dynamo.reset()
+    train_data = a_run()
+    fast = torch.compile(lambda x, z: train_data.update(x, z), backend="aot_eager")
+    for step, z in enumerate(train_data.plan().indices.split(8)):
+        if step == 0:
+            train_data.update(skewed()[z], z)
+            assert len(train_data.batch_weights) == 8
+        else:
+            fast(skewed()[z], z)
+            with pytest.raises(infobatch.MisalignedError, match=r"outside of torch\.compile"):
+                _ = train_data.batch_weights
+    torch._dynamo.reset()
+
+
 def test_lbfgs_goes_over_a_batch_as_often_as_it_likes() -> None:
     train_data, weight = a_run(), torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.LBFGS([weight], max_iter=4)

@@ -52,6 +52,16 @@ def test_no_look_while_an_iterator_is_open(after_hiding: infobatch.Pruned) -> No
     assert look(after_hiding) == 18
 
 
+@pytest.mark.filterwarnings("ignore:.*nobody took one")
+def test_a_look_after_one_at_a_first_batch(after_hiding: infobatch.Pruned) -> None:
+    """Torch's loader keeps the iterator of workers that persist, though the loop let it go."""
+    loader = torch.utils.data.DataLoader(
+        after_hiding, batch_size=7, sampler=after_hiding.sampler, num_workers=1, persistent_workers=True
+    )
+    next(iter(loader))
+    assert look(after_hiding) == 18
+
+
 def test_losses_of_a_look_that_are_not_finite_are_told(after_hiding: infobatch.Pruned) -> None:
     before = after_hiding.scores
     with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses seen after it were not finite"):

@@ -133,6 +133,71 @@ def test_what_grows_is_not_decided_by_a_checkpoint_of_unpruned_epochs(epochs: in
     assert after.compensate == ("loss" if epochs == 2 else "lr")
 
 
+def an_epoch(data: infobatch.Pruned, stop: int | None = None) -> None:
+    """By name, and no pass of the sampler."""
+    indices = data.plan().indices[data.progress[1] : stop]
+    data.update(LOSSES[indices], indices)
+
+
+def paced(data: infobatch.Pruned) -> SGD:
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    infobatch.pace(optimizer, data)
+    return optimizer
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("look", ["progress", "length", "plan"])
+def test_a_plan_that_was_looked_at_before_is_paced_all_the_same(look: str, resumed: bool) -> None:
+    """Not both the loss and the rate grow in it, and what was saved there is not settled."""
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    an_epoch(data)
+    if resumed:
+        other = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+        other.load_state_dict(data.state_dict())
+        data = other
+    _ = {"progress": lambda: data.progress, "length": lambda: len(data.sampler), "plan": data.plan}[look]()
+    assert data.state_dict()["compensate"] == "auto"
+    optimizer, growth = paced(data), data.plan().growth
+    assert growth > 1.2
+    (x,) = next(iter(infobatch.DataLoader(data, batch_size=data.plan().kept)))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(growth)
+    assert float(data.update(torch.ones(len(x)))) == pytest.approx(1.0)
+
+
+def test_pace_in_the_first_epoch_forgets_no_loss() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    an_epoch(data, stop=10)
+    paced(data)
+    assert data.progress[1] == 10
+    an_epoch(data)
+    assert torch.equal(data.scores, LOSSES)
+
+
+def test_what_grows_is_settled_by_the_first_losses_of_a_pruned_epoch() -> None:
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    an_epoch(data)
+    an_epoch(data, stop=10)
+    with pytest.raises(infobatch.InputError, match="the loss has grown so far"):
+        paced(data)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    paced(data)
+    before = data.state_dict()
+    an_epoch(data)
+    an_epoch(data, stop=10)
+    state = data.state_dict()
+    assert (before["compensate"], state["compensate"]) == ("auto", "lr")
+    again = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    for one, settled in ((state, "lr"), (before, "auto"), (state, "lr")):
+        again.load_state_dict(one)
+        assert again.state_dict()["compensate"] == settled
+    paced(again)
+    given = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="loss")
+    given.load_state_dict(before)
+    assert given.compensate == "loss"
+    with pytest.raises(infobatch.StateError, match="expected compensate loss; got compensate lr"):
+        given.load_state_dict(state)
+
+
 def test_of_two_paces_of_one_optimizer_the_older_one_does_not_step() -> None:
     data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)

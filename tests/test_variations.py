@@ -86,6 +86,42 @@ def test_the_class_floor_leaves_the_expected_weight_at_one(name: str) -> None:
             assert float(group.mean()) == pytest.approx(1, abs=4 * 1.2 / math.sqrt(250 * len(group)) + 0.02)
 
 
+@pytest.mark.parametrize("name", ["random_star", "rs2", "order_dp"])
+@pytest.mark.parametrize("known", [0.0, 0.05, 1.0])
+def test_unbiased_weights_stay_small_also_where_nothing_is_known(name: str, known: float) -> None:
+    """Those methods leave out who has no score, too: then the left-out are made up for as ever."""
+    book = ScoreBook(1000)
+    book.scores[: int(1000 * known)] = 0.5
+    book.keep(methods.METHODS[name]().memory, ())
+    plan = variations.unbiased(methods.METHODS[name]()).draw(book, Moment(0, 10), 0)
+    assert float(plan.table.sum()) == pytest.approx(1000, rel=1e-5)
+    assert float(plan.table.max()) < 5
+    plain = methods.METHODS[name]().draw(book, Moment(0, 10), 0)
+    assert plan.kept == plain.kept
+
+
+def test_unbiased_weights_stay_small_in_every_epoch() -> None:
+    """RS2 goes through the data in turns: at times nearly all of a plan have no score, and nobody else."""
+    train = infobatch.Pruned(range(2000), variations.unbiased(methods.rs2(0.7)), 12)
+    for _ in range(12):
+        plan = train.plan()
+        assert float(plan.table.sum()) == pytest.approx(2000, rel=1e-5)
+        assert float(plan.table.max()) < 5
+        train.update(torch.rand(plan.kept), plan.indices)
+
+
+def test_unbiased_weights_where_little_is_known() -> None:
+    """Of 1,000 all but 20 have no score and stay; of the others seta leaves some out, and they are made up for."""
+    book = ScoreBook(1000)
+    book.scores[:20] = torch.rand(20, generator=lot())
+    method = variations.unbiased(methods.seta(0.5))
+    for seed in range(20):
+        plan = method.draw(book, Moment(1, 10), seed)
+        assert bool((plan.table[20:] == 1).all())
+        assert float(plan.table.sum()) == pytest.approx(1000, rel=1e-5)
+        assert float(plan.table.max()) <= 20
+
+
 @pytest.mark.parametrize("name", ["infobatch", "tiers", "saving"])
 @pytest.mark.parametrize("floor", [0.01, 0.6])
 def test_the_class_floor_takes_nobody_who_was_sure_to_stay(name: str, floor: float) -> None:

@@ -60,14 +60,26 @@ def test_only_the_view_travels_to_a_worker() -> None:
         set_spawning_popen(None)
     assert type(there) is Copied
     assert there[2] == (torch.tensor(2),)
+    assert not hasattr(there, "epoch")
     for use in (
         lambda: there.update(torch.ones(1)),
         lambda: there.sampler,
+        lambda: there.epoch,
+        lambda: infobatch.full_steps(there, 2),
         lambda: infobatch.DataLoader(there),
         lambda: infobatch.InfoBatch(there, 3),
     ):
-        with pytest.raises(infobatch.InputError, match="Wrap the data in each process"):
+        with pytest.raises((infobatch.InputError, AttributeError), match="Wrap the data in each process"):
             use()
+
+
+def test_the_full_view_travels_without_its_sampler() -> None:
+    """Its generator could not."""
+    everything = infobatch.InfoBatch(TensorDataset(torch.arange(6)), 3).full()
+    loader = torch.utils.data.DataLoader(
+        everything, batch_size=3, sampler=everything.sampler, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert sorted(torch.cat([x for (x,) in loader]).tolist()) == list(range(6))
 
 
 def test_scores_are_not_lost_in_a_pickle(tmp_path: Path) -> None:

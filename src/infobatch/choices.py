@@ -396,14 +396,16 @@ def both_sides(plan: Plan, known: Tensor, floor: float, generator: torch.Generat
     Two strata: the plan's samples with a score and the left-out. Of the latter a share ``floor`` comes at weight
     1/floor, in the place of as many of the former (up to half of them), chosen at random; both are weighed up to
     stand for their stratum. So the weights sum to N, and the expected gradient is that of all data. Those of the
-    plan of whom nothing is known stay as they are.
+    plan of whom nothing is known stay as they are, unless it leaves out such as they are.
     """
-    inside, left_out = (plan.table != 0) & known, plan.table == 0
-    held, outside = int(torch.count_nonzero(inside)), plan.size - plan.kept
+    left_out = plan.table == 0
+    outside = plan.size - plan.kept
     if not outside:
         return plan
-    guests = max(1, min(round(floor * outside), held // 2))
-    stay = max(1, held - guests)
+    inside = ~left_out if bool((left_out & ~known).any()) else ~left_out & known
+    held = int(torch.count_nonzero(inside))
+    guests = max(1, min(round(floor * outside), plan.kept // 2))
+    stay = max(1, held - min(guests, held // 2))  # more in all, where few have a score
     strata = [Stratum(left_out, guests, outside / guests)]
     if held:
         strata.insert(0, Stratum(inside, stay, held / stay))

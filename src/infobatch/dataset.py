@@ -85,9 +85,10 @@ class Pruned(View):
         self.method = method
         self.num_epochs = num_epochs
         self.seed = seed
+        self._asked: Compensate = compensate
         self._compensate: Compensate = compensate
-        self.paced = False
-        """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
+        """What was asked for, or what a state that was loaded has settled."""
+        self._paced = False
         self.paces: dict[Any, Pace] = {}
         """By optimizer: who makes its learning rate grow."""
         self._unpaced = False
@@ -134,11 +135,23 @@ class Pruned(View):
 
     @property
     def _has_grown(self) -> bool:
-        """Whether an epoch was pruned, or is: then what grows is decided."""
-        plan = self._course.plan
-        begun = self._course.last is not None or self._course.before
-        running = bool(begun) and plan is not None and plan.growth > 1
+        """Whether a pruned epoch was begun: then what grows is settled."""
+        course = self._course
+        pruned = course.plan is not None and course.plan.growth > 1
+        running = pruned and bool(course.running is not None or course.before or course.done())
         return running or any(report.growth > 1 for report in self._reports)
+
+    @property
+    def paced(self) -> bool:
+        """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
+        return self._paced
+
+    @paced.setter
+    def paced(self, paced: bool) -> None:
+        plan, settled = self._course.plan, self._has_grown
+        self._paced = paced
+        if plan is not None and plan.growth > 1 and not settled:
+            self._open(plan)  # somebody asked for it before, and it had the other scale
 
     @property
     def sampler(self) -> PlanSampler:
@@ -178,8 +191,7 @@ class Pruned(View):
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
             self._course.bring(indices, confidence)
-        if not torch.compiler.is_compiling():
-            self._latest = weights, correction
+        self._latest = None if torch.compiler.is_compiling() else (weights, correction)
         return _weighted_mean(loss, weights, correction)
 
     @property
@@ -278,13 +290,15 @@ class Pruned(View):
             moment = Moment(course.epoch, self.num_epochs)
             if isinstance(book, ShardBook):
                 self._meet_ranks()
-                drawn = draw(book, self.method, moment, self.seed)
-                book.begin(drawn, self._scale(drawn))
-                course.plan = drawn
+                course.plan = draw(book, self.method, moment, self.seed)
             else:
-                course.plan = plan = self.method.draw(book, moment, self.seed)
-                book.begin(plan, self._scale(plan))
+                course.plan = self.method.draw(book, moment, self.seed)
+            self._open(course.plan)
         return course.plan
+
+    def _open(self, plan: Plan | ShardPlan) -> None:
+        """Its weights in, with nothing seen yet."""
+        self._book.begin(plan, self._scale(plan))  # type: ignore[arg-type]  # each kind of book has its own plans
 
     def to(self, device: torch.device | str) -> Pruned:
         """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
@@ -360,12 +374,11 @@ class Pruned(View):
         """
         if get_worker_info() is not None:
             return
-        parts = checked(self._course, state, self.method.terms, self._compensate)
+        parts = checked(self._course, state, self.method.terms, self._asked)
         first = parts[0]
         self._course.restart(first["epoch"])
         self.seed, self._latest = first["seed"], None
-        if first["compensate"] != "auto":
-            self._compensate = first["compensate"]
+        self._compensate = self._asked if first["compensate"] == "auto" else first["compensate"]
         self._reports = [EpochReport(**report) for report in first["reports"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
             self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it

@@ -344,8 +344,8 @@ class Pass:
 
     @property
     def open(self) -> bool:
-        """Whether an iterator is left that may deliver."""
-        if self.exhausted or self.superseded:
+        """Whether an iterator is left that may deliver, as far as can be seen: workers that persist keep theirs."""
+        if self.exhausted or self.superseded or (self.asker.persistent and not self.carried):
             return False
         return not self.closed if self.holder is None else self.holder() is not None
 

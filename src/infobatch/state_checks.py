@@ -98,7 +98,8 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
             "Scores belong to positions: load the data set they were made on.",
         )
     for name, here in (("method", method), ("compensate", compensate)):
-        if state[name] != here and not (here == "auto" and state[name] in GROWTHS):
+        unsettled = name == "compensate" and (state[name] == "auto" or (here == "auto" and state[name] in GROWTHS))
+        if state[name] != here and not unsettled:
             got = f"{name} {state[name]}"
             raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
     for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler
 
 from .checks import check_loss
-from .errors import InputError, message
+from .errors import message
 from .plan import generator_for
 
 
@@ -52,12 +52,8 @@ COPY = message(
 class Copied(View):
     """What reaches another process: samples, for a loader's workers, and nothing to train with."""
 
-    def update(self, *_: Any, **__: Any) -> NoReturn:
-        raise InputError(COPY)
-
-    @property
-    def sampler(self) -> NoReturn:
-        raise InputError(COPY)
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
 
 
 class FullView(View):
@@ -81,3 +77,6 @@ class FullView(View):
         del indices, score, confidence
         check_loss(loss)
         return loss.mean()
+
+    def __reduce__(self) -> tuple[type[View], tuple[Any]]:
+        return View, (self.dataset,)  # for workers: the sampler stays here
