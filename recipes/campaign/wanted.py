@@ -8,6 +8,7 @@ parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
 short       ResNet-18, 30 epochs: the headline, in little
+tables      the same: Tables 4, 5 and 7 of the paper
 digits, fashion   every method on small data
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    what the larger rate alone does
@@ -246,6 +247,22 @@ def short(seeds: int = 5) -> Iterator[Settings]:
     return grouped({**HEADLINE, "epochs": 30, "eval_every": 30}, [[*changes, *ideas]], seeds)
 
 
+def tables(seeds: int = 3) -> Iterator[Settings]:
+    """Tables 4, 5 and 7 with the headline's net in 30 epochs; full data and both parts together are in ``short``.
+
+    LARS and LAMB want pytorch_optimizer, and come last.
+    """
+    parts = ["infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False", "above_mean"]
+    kinds: list[dict[str, Any]] = [
+        {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.05},
+        {"optimizer": "lars", "lr": 2.3},
+        {"optimizer": "lamb", "lr": 0.01, "weight_decay": 0.01},
+    ]
+    rows: list[dict[str, Any]] = [{"method": "full"}, {"method": "author_tiers"}, {"method": "author_tiers", **LR}]
+    groups = [[{"method": method} for method in parts], *([{**kind, **row} for row in rows] for kind in kinds)]
+    return grouped({**HEADLINE, "epochs": 30, "eval_every": 30}, groups, seeds)
+
+
 def headline(seeds: int = 5) -> Iterator[Settings]:
     """All at one cost but the first: a third left out, or a third fewer steps (what InfoBatch comes to here).
 
@@ -408,6 +425,7 @@ QUEUES = {
     "optimizers": optimizers,
     "screen": screen,
     "short": short,
+    "tables": tables,
     "headline": headline,
     "controls": controls,
     "precise": precise,
