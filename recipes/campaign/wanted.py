@@ -4,6 +4,7 @@ little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU:
 again       what that left open, with other seeds
 crops       the same task with crops and flips, 60 epochs: no net learns it by heart
 rates       the same at a rate eight times as large: how much growth it bears
+adamw       the same with AdamW, at two rates
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
@@ -203,6 +204,19 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
     between = [{**change, "lr": lr} for lr, change in product((0.4, 0.2), [{"method": "full"}, *pruned, changes[1]])]
     ends = [{**change, "lr": lr} for lr, change in product((0.8, 0.1), pruned[2:])]
     return grouped(CROPS, [grid, between + ends], seeds)
+
+
+def adamw(seeds: int = 8) -> Iterator[Settings]:
+    """What should grow with AdamW, and whether that rate, too, wants room: at 0.01 and at a quarter of it."""
+    rows: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "author_tiers", **LR},
+        {"method": "author_tiers"},
+        {"method": "author_tiers", **STILL},
+        {"method": "full", "steps": 1_670},
+    ]
+    kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.05}
+    return grouped(CROPS, [[{**kind, **row, "lr": lr} for lr, row in product((0.01, 0.0025), rows)]], seeds)
 
 
 def parts(seeds: int = 10) -> Iterator[Settings]:
@@ -421,6 +435,7 @@ QUEUES = {
     "again": again,
     "crops": crops,
     "rates": rates,
+    "adamw": adamw,
     "parts": parts,
     "optimizers": optimizers,
     "screen": screen,
