@@ -1,6 +1,5 @@
 """A run that is killed in the middle of an epoch goes on at the next batch, as if nothing had happened."""
 
-import math
 import tempfile
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(x, y), NUM_EPOCHS)
     loader = infobatch.DataLoader(train_data, batch_size=BATCH)
-    full_steps = math.ceil(len(train_data) / BATCH)
+    full_steps = infobatch.full_steps(train_data, BATCH)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=NUM_EPOCHS * full_steps)
     scheduler = infobatch.pace(cosine, train_data, full_steps)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import runpy
 import shutil
 import signal
@@ -18,7 +19,9 @@ import time
 import weakref
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
+from multiprocessing.context import set_spawning_popen
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
@@ -157,3 +160,12 @@ def _as_torchrun_says(rank: int, world: int, port: int) -> dict[str, object]:
 
 def _texts(values: dict[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
+
+
+def as_spawned(thing: Any) -> Any:
+    """What another process would get of it, were it started with it."""
+    set_spawning_popen(object())
+    try:
+        return pickle.loads(pickle.dumps(thing))
+    finally:
+        set_spawning_popen(None)

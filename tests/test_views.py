@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Sequence
-from multiprocessing.context import set_spawning_popen
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from launching import as_spawned
 from torch.utils.data import Dataset, TensorDataset
 
 import infobatch
@@ -53,11 +51,7 @@ def test_nothing_is_forwarded_implicitly() -> None:
 def test_only_the_view_travels_to_a_worker() -> None:
     """Spawned. There is nothing there to train with, and the way it is told is the same wherever it is tried."""
     train_data = infobatch.InfoBatch(TensorDataset(torch.arange(5)), 3)
-    set_spawning_popen(object())
-    try:
-        there: Any = pickle.loads(pickle.dumps(train_data))
-    finally:
-        set_spawning_popen(None)
+    there = as_spawned(train_data)
     assert type(there) is Copied
     assert there[2] == (torch.tensor(2),)
     assert not hasattr(there, "epoch")

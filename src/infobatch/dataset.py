@@ -182,16 +182,17 @@ class Pruned(View):
         scores, correction = loss if score is None else score, 1.0
         if self.method.score == "batch":
             scores = scores.detach().mean().expand_as(scores)
+        compiling = torch.compiler.is_compiling()
         if indices is None:
             note = self._course.note
-            if torch.compiler.is_compiling():
+            if compiling:
                 note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]  # Python keeps the books
             weights, correction = note(scores, confidence)
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
             self._course.bring(indices, confidence)
-        self._latest = None if torch.compiler.is_compiling() else (weights, correction)
+        self._latest = None if compiling else (weights, correction)
         return _weighted_mean(loss, weights, correction)
 
     @property

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
-import pickle
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from launching import run_ranks
+from launching import as_spawned, run_ranks
 from torch.multiprocessing import ProcessRaisedException
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -287,11 +285,7 @@ def test_data_that_cannot_work_is_refused() -> None:
 
 def test_a_copy_in_another_process_is_refused() -> None:
     """As with ddp_spawn, which sends everything through pickle."""
-    set_spawning_popen(object())
-    try:
-        copy = pickle.loads(pickle.dumps(Pruning(wrap())))
-    finally:
-        set_spawning_popen(None)
+    copy = as_spawned(Pruning(wrap()))
     with pytest.raises(InputError, match=r'strategy="ddp"'):
         trainer_with(copy).fit(Module(wrap()))
 
