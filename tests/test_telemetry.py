@@ -8,8 +8,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 import infobatch
+from infobatch.cautions import warn_near_bounds
 from infobatch.plan import Plan, generator_for
-from infobatch.telemetry import noise, report, warn_near_bounds
+from infobatch.telemetry import noise, report
 
 CPU = torch.device("cpu")
 

@@ -219,7 +219,9 @@ def adamw(seeds: int = 8) -> Iterator[Settings]:
         {"method": "full", "steps": 1_670},
     ]
     kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.05}
-    return grouped(CROPS, [[{**kind, **row, "lr": lr} for lr, row in product((0.01, 0.0025), rows)]], seeds)
+    larger = [{"method": "full", "steps": 1_670, "lr": lr} for lr in (0.019, 0.00475)]  # what the tiers' grow to
+    first = [{**row, "lr": lr} for lr, row in product((0.01, 0.0025), rows)]
+    return grouped({**CROPS, **kind}, [first, larger], seeds)
 
 
 def parts(seeds: int = 10) -> Iterator[Settings]:

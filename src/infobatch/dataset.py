@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,34 +12,25 @@ from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
+from .cautions import Cautions, warn_of_odd
 from .course import BOTH, Course
 from .distributed import Ranks, find
-from .errors import EpochError, InputError, MisalignedError, RankError, message, warn
+from .errors import EpochError, InputError, MisalignedError, RankError, message
+from .growing import Compensate, Growing, Pace
 from .ledger import Pass
 from .looking import Look
 from .method import Method, method_of
-from .plan import GROWTHS, Growth, Plan, ShardPlan
+from .plan import Growth, Plan, ShardPlan
 from .policies import rule_of
 from .sampler import PlanSampler
 from .schedules import Moment
 from .scorebook import ScoreBook
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
-from .telemetry import EpochReport, report, warn_near_bounds
+from .telemetry import EpochReport
 from .views import COPY, Copied, FullView, View
 
-Compensate = Literal["auto", Growth]
-"""What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
-
-
 ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
-
-
-class Pace(Protocol):
-    """What ``infobatch.pace`` makes, as the data see it."""
-
-    def begin(self) -> None:
-        """An epoch's plan is known, and its first batch not made yet; also once after the last epoch."""
 
 
 class Pruned(View):
@@ -72,10 +63,8 @@ class Pruned(View):
         if isinstance(dataset, View):
             twice = message("a plain data set", "one that is wrapped already", "Wrap it once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
-        if compensate not in ("auto", *GROWTHS):
-            remedy = "See infobatch.pace for what grows."
-            raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(compensate), remedy))
         method = _fitting(method, len(dataset), num_epochs)
+        growing = Growing(compensate, unbiased=method.unbiased)
         if not isinstance(shard_scores, bool):
             raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
         if shard_scores:
@@ -85,14 +74,7 @@ class Pruned(View):
         self.method = method
         self.num_epochs = num_epochs
         self.seed = seed
-        self._asked: Compensate = compensate
-        self._compensate: Compensate = compensate
-        """What was asked for, or what a state that was loaded has settled."""
-        self._paced = False
-        self.paces: dict[Any, Pace] = {}
-        """By optimizer: who makes its learning rate grow."""
-        self._unpaced = False
-        """Whether it was said that nobody does."""
+        self._growing = growing
         self.group = group
         """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
@@ -109,29 +91,21 @@ class Pruned(View):
         self._look: Look | None = None
         """The look at those left out, while there is one."""
         self._reports: list[EpochReport] = []
-        self._warned = False
-        """Whether it was said that a step is noisy or goes far."""
-        self._noisy = 0
-        """How many epochs in a row a step was noisier than the paper vouches for."""
-        self._unlooked = False
-        """Whether it was said that a look at the left-out is missing."""
         self._sampler = PlanSampler(self._begin, self._length, self._where)
-        self._warn_of_the_end()
+        self._cautions = Cautions(method)
+        self._cautions.of_the_end(num_epochs)
 
     # ---- what a training loop uses -----------------------------------------------------------------------
 
     @property
     def compensate(self) -> Growth:
         """What grows when steps get fewer. A method with weights 1 asks for no growth, so by default it gets none."""
-        if self._compensate == "auto":
-            return "lr" if self.paced and self.method.unbiased else "loss"
-        return self._compensate
+        return self._growing.now
 
     @property
     def loss_has_grown(self) -> bool:
         """Whether it is too late for "auto" to let the learning rate grow."""
-        undecided = self._compensate == "auto" and not self.paced and self.method.unbiased
-        return undecided and self._has_grown
+        return self._growing.open and self._has_grown
 
     @property
     def _has_grown(self) -> bool:
@@ -144,14 +118,19 @@ class Pruned(View):
     @property
     def paced(self) -> bool:
         """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
-        return self._paced
+        return self._growing.paced
 
     @paced.setter
     def paced(self, paced: bool) -> None:
         plan, settled = self._course.plan, self._has_grown
-        self._paced = paced
+        self._growing.paced = paced
         if plan is not None and plan.growth > 1 and not settled:
             self._open(plan)  # somebody asked for it before, and it had the other scale
+
+    @property
+    def paces(self) -> dict[Any, Pace]:
+        """By optimizer: who makes its learning rate grow."""
+        return self._growing.paces
 
     @property
     def sampler(self) -> PlanSampler:
@@ -245,7 +224,7 @@ class Pruned(View):
         self._look = look = Look(self._book, self.method, self._meet_ranks(), self._course.epoch)
         try:
             yield from look.batches(self.dataset, batch_size, loader)
-            self._tell_of_odd(look.close(), look.size, "seen after it ")
+            warn_of_odd(self._reports[-1].epoch, look.close(), look.size, "seen after it ")
         finally:
             if self._look is look:
                 look.forget()
@@ -299,7 +278,7 @@ class Pruned(View):
 
     def _open(self, plan: Plan | ShardPlan) -> None:
         """Its weights in, with nothing seen yet."""
-        self._book.begin(plan, self._scale(plan))  # type: ignore[arg-type]  # each kind of book has its own plans
+        self._book.begin(plan, self._growing.scale(plan))  # type: ignore[arg-type]  # each kind of book has its own plans
 
     def to(self, device: torch.device | str) -> Pruned:
         """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
@@ -361,7 +340,7 @@ class Pruned(View):
         return state_of(
             self._course,
             method=self.method.terms,
-            compensate=self.compensate if self._has_grown else self._compensate,
+            compensate=self._growing.now if self._has_grown else self._growing.settled,
             num_epochs=self.num_epochs,
             seed=self.seed,
             reports=self._reports,
@@ -375,15 +354,15 @@ class Pruned(View):
         """
         if get_worker_info() is not None:
             return
-        parts = checked(self._course, state, self.method.terms, self._asked)
+        parts = checked(self._course, state, self.method.terms, self._growing.asked)
         first = parts[0]
         self._course.restart(first["epoch"])
         self.seed, self._latest = first["seed"], None
-        self._compensate = self._asked if first["compensate"] == "auto" else first["compensate"]
+        self._growing.load(first["compensate"])
         self._reports = [EpochReport(**report) for report in first["reports"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
             self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it
-        restore(self._course, parts, self._scale)
+        restore(self._course, parts, self._growing.scale)
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
@@ -408,19 +387,9 @@ class Pruned(View):
             )
         self._warn_of_looks()
         plan = self.plan()
-        if not self._warned and (self.method.unbiased or self.compensate == "lr"):  # else no step goes further
-            now = report(plan, self._book.scores, self._book.planned)
-            self._noisy = self._noisy + 1 if now.noisy else 0
-            if self._noisy != 1:  # one noisy epoch is no news: the first losses are
-                self._warned = warn_near_bounds(now, grows=self.compensate != "none")
-        for each in self.paces.values():
-            each.begin()
-        if plan.growth > 1 and self.compensate == "lr" and not (self.paces or self.paced or self._unpaced):
-            self._unpaced = True
-            warn(
-                "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
-                "wrap the scheduler (or the optimizer) in infobatch.pace"
-            )
+        self._cautions.of_bounds(plan, self._book, self._growing)
+        self._growing.begin()
+        self._cautions.of_rates(plan, self._growing)
         return course.walk(self.seed, self._sampler, loader, ranks)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
@@ -468,42 +437,13 @@ class Pruned(View):
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
         self._reports.append(done)
-        self._tell_of_odd(done.not_finite, done.kept, "")
+        warn_of_odd(done.epoch, done.not_finite, done.kept)
         if self._course.epoch >= self.num_epochs:
-            for each in self.paces.values():
-                each.begin()
-
-    def _tell_of_odd(self, count: int, of: int, which: str) -> None:
-        if count:
-            warn(
-                f"epoch {self._reports[-1].epoch}: {count} of {of} losses {which}were not finite; "
-                "those samples keep the scores they had"
-            )
-
-    def _warn_of_the_end(self) -> None:
-        """A run that is to end on all data may be too short for that."""
-        last = Moment(self.num_epochs - 1, self.num_epochs)
-        ends = not self.method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
-        if last.epoch and ends and self.method.schedule(last):
-            warn(
-                f"with num_epochs={self.num_epochs} no epoch is left for all data at the end of {self.method!r}: "
-                "train longer, or let it end earlier"
-            )
+            self._growing.begin()
 
     def _warn_of_looks(self) -> None:
-        """Some were left out, and nobody looked at them since."""
-        if "hidden" not in self.method.needs or self._unlooked or self._course.before or self._course.done():
-            return
-        if bool((self._book.memory["held"] == 0).any()):
-            self._unlooked = True
-            warn(
-                f"{self.method!r} wants a look at those it left out, after each epoch, and nobody took one: see "
-                "Pruned.hidden"
-            )
-
-    def _scale(self, plan: Plan | ShardPlan) -> float:
-        """Unless the loss grows the weights have mean 1 over the plan, whatever they sum to before."""
-        return 1.0 if self.compensate == "loss" else plan.kept / plan.weight_sum
+        if "hidden" in self.method.needs and not (self._course.before or self._course.done()):
+            self._cautions.of_looks(self._book)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
         """The weights of samples that the caller names; an error where they cannot be named."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from . import checks, methods
-from .dataset import ORDER, Compensate, Pruned
+from .dataset import ORDER, Pruned
 from .errors import InputError, message
+from .growing import Compensate
 from .policies import Rounding
 
 

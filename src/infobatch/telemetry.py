@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .errors import warn
 from .plan import Plan, ShardPlan
 
 NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
-GROWTH_BOUND = 2.0
 SAMPLE = 1 << 16
 
 
@@ -65,21 +63,3 @@ def noise(plan: Plan, scores: Tensor) -> float:
     mass = torch.nan_to_num(scores.index_select(0, some).double().square() * weights, nan=0.0)
     total, weighted = torch.stack([mass.sum(), (mass * weights).sum()]).tolist()
     return float(weighted / total / plan.growth) if total > 0 else 1.0
-
-
-def warn_near_bounds(now: EpochReport, *, grows: bool = True) -> bool:
-    """Say so when an epoch leaves the region that the paper's appendix B vouches for; ``grows``: its steps do."""
-    if now.noisy:
-        text = (
-            f"noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper (appendix B.3) wants "
-            "at most 1. Prune small losses, not large ones, or lower the ratio"
-        )
-    elif grows and now.growth > GROWTH_BOUND:
-        text = (
-            f"a step stands for {now.growth:.2f} steps of full data, and the largest safe learning rate "
-            "shrinks by as much (the paper's appendix B.4). Prune less, or lower the learning rate if the loss rises"
-        )
-    else:
-        return False
-    warn(f"epoch {now.epoch}: {text}")
-    return True

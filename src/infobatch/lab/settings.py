@@ -17,8 +17,8 @@ from torch import Tensor
 
 from .. import methods, variations
 from ..checks import is_number, whole
-from ..dataset import Compensate
 from ..errors import InputError, message
+from ..growing import Compensate
 from ..method import Method
 from ..plan import GROWTHS, Growth
 from ..selection import SELECTORS, budget

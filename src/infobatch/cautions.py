@@ -1,0 +1,86 @@
+"""What deserves a look while training goes on: said once in a run, but for losses that are not finite."""
+
+from __future__ import annotations
+
+from .errors import warn
+from .growing import Growing
+from .method import Method
+from .plan import Plan, ShardPlan
+from .schedules import Moment
+from .scorebook import ScoreBook
+from .sharding import ShardBook
+from .telemetry import EpochReport, report
+
+GROWTH_BOUND = 2.0
+
+
+class Cautions:
+    """What was said already, and what it takes to say more."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._bounds = False
+        self._noisy = 0
+        """How many epochs in a row a step was noisier than the paper vouches for."""
+        self._unlooked = False
+        self._unattended = False
+
+    def of_the_end(self, num_epochs: int) -> None:
+        """A run that is to end on all data may be too short for that."""
+        last = Moment(num_epochs - 1, num_epochs)
+        ends = not self._method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
+        if last.epoch and ends and self._method.schedule(last):
+            warn(
+                f"with num_epochs={num_epochs} no epoch is left for all data at the end of {self._method!r}: "
+                "train longer, or let it end earlier"
+            )
+
+    def of_looks(self, book: ScoreBook | ShardBook) -> None:
+        """Some were left out, and nobody looked at them since."""
+        if not self._unlooked and bool((book.memory["held"] == 0).any()):
+            self._unlooked = True
+            warn(
+                f"{self._method!r} wants a look at those it left out, after each epoch, and nobody took one: see "
+                "Pruned.hidden"
+            )
+
+    def of_bounds(self, plan: Plan | ShardPlan, book: ScoreBook | ShardBook, growing: Growing) -> None:
+        """An epoch that begins may leave the region that the paper's appendix B vouches for."""
+        if self._bounds or not (growing.unbiased or growing.now == "lr"):  # then no step goes further
+            return
+        now = report(plan, book.scores, book.planned)
+        self._noisy = self._noisy + 1 if now.noisy else 0
+        if self._noisy != 1:  # one noisy epoch is no news: the first losses are
+            self._bounds = warn_near_bounds(now, grows=growing.now != "none")
+
+    def of_rates(self, plan: Plan | ShardPlan, growing: Growing) -> None:
+        if not self._unattended and growing.unattended(plan):
+            self._unattended = True
+            warn(
+                "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
+                "wrap the scheduler (or the optimizer) in infobatch.pace"
+            )
+
+
+def warn_of_odd(epoch: int, count: int, of: int, which: str = "") -> None:
+    """Some losses of an epoch were not finite."""
+    if count:
+        warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep the scores they had")
+
+
+def warn_near_bounds(now: EpochReport, *, grows: bool = True) -> bool:
+    """Say so when an epoch leaves the region that the paper's appendix B vouches for; ``grows``: its steps do."""
+    if now.noisy:
+        text = (
+            f"noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper (appendix B.3) wants "
+            "at most 1. Prune small losses, not large ones, or lower the ratio"
+        )
+    elif grows and now.growth > GROWTH_BOUND:
+        text = (
+            f"a step stands for {now.growth:.2f} steps of full data, and the largest safe learning rate "
+            "shrinks by as much (the paper's appendix B.4). Prune less, or lower the learning rate if the loss rises"
+        )
+    else:
+        return False
+    warn(f"epoch {now.epoch}: {text}")
+    return True
