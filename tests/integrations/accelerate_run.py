@@ -34,6 +34,7 @@ class Run:
     paced: str = "scheduler"
     """What is: the scheduler, the optimizer, or nothing."""
     precision: str = "no"
+    device: str = "cpu"
     options: dict[str, Any] = field(default_factory=dict)
     """Of the loader."""
     ragged: bool = False
@@ -117,14 +118,16 @@ class Parts:
 def plain(run: Run) -> dict[str, Any]:
     """The loop of the README; gradients are accumulated by hand, up to the end of each epoch."""
     parts = Parts(run)
+    parts.model.to(run.device)
     if dist.is_initialized():
         parts.model = DistributedDataParallel(parts.model)
     for epoch in range(EPOCHS):
         note = parts.note(epoch)
-        for number, batch in enumerate(parts.loader, 1):
+        for number, (x, y) in enumerate(parts.loader, 1):
+            batch = x.to(run.device), y.to(run.device)
             sync = number % run.accumulate == 0 or number == parts.length()
             with nullcontext() if sync or not dist.is_initialized() else parts.model.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=run.precision == "bf16"):
+                with torch.autocast(run.device, torch.bfloat16, enabled=run.precision == "bf16"):
                     predicted = parts.model(batch[0])
                 loss = parts.train.update(parts.losses(predicted, batch))
                 (loss / run.accumulate).backward()
@@ -140,7 +143,8 @@ def plain(run: Run) -> dict[str, Any]:
 
 def accelerated(run: Run) -> dict[str, Any]:
     """The same under Accelerate, as its own documentation writes a loop."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=run.accumulate, mixed_precision=run.precision)
+    alone = {"gradient_accumulation_steps": run.accumulate, "mixed_precision": run.precision}
+    accelerator = Accelerator(cpu=run.device == "cpu", **alone)
     parts = Parts(run)
     parts.model, parts.optimizer, parts.loader = prepare(accelerator, parts.model, parts.optimizer, parts.loader)
     if parts.scheduler is not None:

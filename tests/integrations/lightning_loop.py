@@ -101,15 +101,16 @@ def fit(module: Any, *callbacks: Any, ckpt_path: Any = None, **options: Any) -> 
     return trainer
 
 
-def plain(with_pace: bool = False, accumulate: int = 1, **options: Any) -> tuple[Any, Any, int]:
+def plain(with_pace: bool = False, accumulate: int = 1, device: str = "cpu", **options: Any) -> tuple[Any, Any, int]:
     """The loop of the README."""
-    train, net = wrap(), make_net()
+    train, net = wrap(), make_net().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=0.9)
     scheduler = paced(optimizer, train, math.ceil(FULL / accumulate)) if with_pace else None
     loader, steps = infobatch.DataLoader(train, batch_size=BATCH, **options), 0
     for _ in range(EPOCHS):
         last = len(loader)
-        for count, (x, y) in enumerate(loader, start=1):
+        for count, batch in enumerate(loader, start=1):
+            x, y = (part.to(device) for part in batch)
             (train.update((net(x) - y).square().squeeze(1)) / accumulate).backward()
             if count % accumulate == 0 or count == last:
                 optimizer.step()

@@ -147,13 +147,14 @@ def without(
     losses: Callable[[nn.Module, dict[str, Tensor]], Tensor] = by_class,
     accumulate: int = 1,
     named: bool = False,
+    device: str = "cpu",
     **loader: Any,
 ) -> infobatch.Paced:
     """The loop of the README."""
     batches = infobatch.DataLoader(
         train, BATCH, collate_fn=default_data_collator, generator=torch.Generator(), **loader
     )
-    optimizer = sgd(model)
+    optimizer = sgd(model.to(device))
     steps = -(-len(batches) // accumulate)
     schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=EPOCHS * steps)
     scheduler = infobatch.pace(schedule, train, steps)
@@ -161,7 +162,8 @@ def without(
     torch.manual_seed(9)
     for _ in range(EPOCHS):
         total = len(batches)
-        for number, batch in enumerate(batches):
+        for number, given in enumerate(batches):
+            batch = {name: value.to(device) for name, value in given.items()}
             indices = batch.pop("number", None)
             group = min(accumulate, total - number // accumulate * accumulate)
             loss = train.update(losses(model, batch), indices if named else None)

@@ -40,6 +40,8 @@ class Run:
     loader: str = "own"
     wrap: str = "ddp"
     dtype: str = "float32"
+    device: str = "cpu"
+    """One for all ranks."""
     drop_last: bool = False
     explicit: bool = False
     compensate: str = "loss"
@@ -105,7 +107,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         group=group,
     )
     torch.manual_seed(0)
-    bare = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    bare = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(run.device)
     model = wrapped(bare, run.wrap, group) if dist.is_initialized() else bare
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     pace = infobatch.pace(optimizer, train)
@@ -130,7 +132,8 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         entry: dict[str, Any] = {"epoch": epoch, "plan": train.plan().indices, "delivered": [], "steps": 0}
         entry["progress"] = train.progress
         log.append(entry)
-        for step, (xs, ys, ids) in batches(loader, run, epoch, rank):
+        for step, batch in batches(loader, run, epoch, rank):
+            xs, ys, ids = (part.to(run.device) for part in batch)
             loss = (model(xs) - ys).square().squeeze(1).to(getattr(torch, run.dtype))
             value = train.update(loss, ids) if run.explicit else train.update(loss)
             optimizer.zero_grad()
