@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test gpu check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,9 @@ demo: $(READY)  ## digits with and without pruning: the comparison, and a page w
 
 test: check  ## every test, after the static checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+gpu: $(READY)  ## the tests that need a GPU
+	$(BIN)/python -m pytest -m gpu
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .

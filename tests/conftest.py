@@ -1,4 +1,7 @@
-"""Frameworks keep settings in the environment and in objects of their own: nothing of that outlives a test."""
+"""Frameworks keep settings in the environment and in objects of their own: nothing of that outlives a test.
+
+And all machines run the same tests: without ``-m gpu`` a GPU is not seen, with it nothing runs but what needs one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,19 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU here, or no -m gpu"))
 
 
 @pytest.fixture(autouse=True)

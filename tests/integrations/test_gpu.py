@@ -22,7 +22,7 @@ from transformers_loop import FEW, Save
 
 DEVICE = "cuda"
 LIGHTNINGS = {"cuda": "gpu", "cpu": "cpu"}
-pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"), FEW, *QUIET]
+pytestmark = [pytest.mark.gpu, FEW, *QUIET]
 
 
 def near(here: Any, there: Any) -> None:

@@ -288,7 +288,7 @@ def test_cudnn_tries_out_no_size_of_a_last_batch(feed: str, monkeypatch: pytest.
     assert flags.benchmark
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("batch", [16, 70, 150, 151])
 def test_on_a_gpu_a_run_is_the_same_with_a_graph_and_without_and_half_and_half(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 DEVICE = "cuda"
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = pytest.mark.gpu
 RUNS: list[dict[str, Any]] = [
     {"name": "plain", "device": DEVICE},
     {"name": "lr-grows", "device": DEVICE, "compensate": "lr"},

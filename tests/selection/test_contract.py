@@ -240,7 +240,7 @@ def test_one_sample(choose: Selector) -> None:
 
 
 @every_selector
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 def test_same_choice_on_a_gpu(choose: Selector) -> None:
     evidence = usual()
     for balanced in (False, True):

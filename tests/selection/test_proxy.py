@@ -332,7 +332,7 @@ def test_refused(model: Any, data: Any, settings: dict[str, Any], words: str) ->
         gather(model, data, **({"epochs": 1} | settings))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("exact", [False, True])
 def test_on_a_gpu(exact: bool) -> None:
     before = torch.cuda.get_rng_state()
