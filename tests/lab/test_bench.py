@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -331,18 +332,18 @@ def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Pa
 
     runs = list(compare_into(tmp_path, series, task=task, watch=watch))
     assert [(run.settings.method, run.settings.seed) for run in runs] == [
-        (method, seed) for seed in (0, 1) for method in ("full", "infobatch", "full", "random", "full")
+        (method, seed) for seed in (0, 1) for method in ("full", "infobatch", "full", "full", "random", "full", "full")
     ]
     assert [(run.settings.method, run.settings.steps) for run in runs] == [one[:2] for one in begun]
-    for at in (1, 3, 6, 8):
-        method, control = runs[at], runs[at + 1]
+    for at, place in product((1, 4, 8, 11), (1, 2)):
+        method, control = runs[at], runs[at + place]
         assert method.end is not None
         assert control.end is not None
         assert control.settings.seed == method.settings.seed
         assert control.end["steps"] == method.end["steps"] < runs[0].settings.epochs * 10
-        assert begun[at + 1][2] == len(control.epochs)
+        assert begun[at + place][2] == len(control.epochs)
     assert {path.name for path in tmp_path.iterdir()} == {folder_of(tmp_path, run.settings).name for run in runs}
-    assert sum(one[2] for one in begun) <= bench.total_length(series, task) == 8 * (6 + 4)
+    assert sum(one[2] for one in begun) <= bench.total_length(series, task) == 8 * (6 + 8)
 
 
 def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_path: Path) -> None:
@@ -353,19 +354,19 @@ def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_pat
     with pytest.raises(InputError, match=r"the net that .* have, 106 parameters, .*another, 119 parameters, .*back"):
         list(compare_into(tmp_path, more, task=own(task, 9)))
     assert sorted(tmp_path.rglob("*")) == before
-    assert len(list(compare_into(tmp_path, series, task=own(task, 9)))) == 3  # they are there, and read
+    assert len(list(compare_into(tmp_path, series, task=own(task, 9)))) == 4  # they are there, and read
     for record in tmp_path.rglob("record.jsonl"):  # as they were written before nets were told
         facts = [json.loads(line) for line in record.read_text().splitlines()]
         del facts[0]["net"]
         record.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
-    assert len(list(compare_into(tmp_path, more, task=own(task, 9)))) == 6
+    assert len(list(compare_into(tmp_path, more, task=own(task, 9)))) == 8
 
 
 def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: Path) -> None:
     series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
     runs = list(compare_into(tmp_path, series, task=task))
     assert [run.settings.method for run in runs] == [
-        "full", "random:ratio=0.5", "full", "random:ratio=0.5,delta=0.87",
+        "full", "random:ratio=0.5", "full", "full", "random:ratio=0.5,delta=0.87",
     ]  # fmt: skip
 
 
@@ -381,7 +382,27 @@ def test_long_names_that_begin_alike_have_folders_of_their_own(task: Task, tmp_p
 
 def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) -> None:
     settings = QUICK.but(method="infobatch:ratio=0")
-    assert equal_steps(settings, train_one(settings, tmp_path / "run", task=task)) is None
+    assert equal_steps(settings, train_one(settings, tmp_path / "run", task=task)) == []
+
+
+def test_where_the_rate_grows_a_control_grows_as_well(task: Task, tmp_path: Path) -> None:
+    series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5+none", "ucb"), (0,))
+    runs = list(compare_into(tmp_path, series, task=task))
+    full, ours, plain, grown = runs[:4]
+    assert [run.label for run in runs if run.settings.method != "full"] == [
+        "random:ratio=0.5", "random:ratio=0.5+none", "ucb",
+    ]  # fmt: skip
+    assert plain.settings.steps == grown.settings.steps == ours.end["steps"]
+    assert (plain.label, grown.label) == (
+        f"full, {plain.settings.steps} steps",
+        f"full+lr, {plain.settings.steps} steps",
+    )
+    growth = full.end["steps"] / grown.settings.steps
+    assert growth > 1.3
+    for one, other in zip(plain.epochs, grown.epochs, strict=True):
+        assert other["lr"] == pytest.approx(growth * one["lr"])
+    assert len(bench.with_controls(series)) == 4 + 3 + 1
+    assert len(runs) == 4 + 1 + 1 + 1  # with nothing growing the steps are the same, so the control is there
 
 
 def test_a_comparison_stopped_anywhere_goes_on_to_the_same_runs(task: Task, tmp_path: Path) -> None:

@@ -214,6 +214,25 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     assert [row.same_steps is not None for row in compare(far).rows] == [True, False, False]
 
 
+def test_of_two_rates_a_method_is_held_against_the_one_that_did_better() -> None:
+    full, ours = many("full", [90.0] * 3), [made("infobatch", seed, 88.0 + seed, took=70) for seed in range(3)]
+    plain = [made("full", seed, 85.0 + seed, steps=70) for seed in range(3)]
+    grown = [made("full", seed, 87.0 + seed, steps=70, compensate="lr") for seed in range(3)]
+    found = compare(full + ours + plain + grown)
+    rows = {row.label: row for row in found.rows}
+    assert set(rows) == {"full", "infobatch", "full, steps of infobatch", "full+lr, steps of infobatch"}
+    assert rows["infobatch"].same_steps == differing([1.0] * 3)
+    assert [row.n for row in found.rows] == [3] * 4
+    assert any("full+lr" in note for note in found.notes)
+    worse = [made("full", seed, 60.0, steps=70, compensate="lr") for seed in range(3)]
+    assert row_of(full + ours + plain + worse, "infobatch").same_steps == differing([3.0] * 3)
+    some = compare(full + ours + plain + grown[:1])
+    assert {row.label: row.same_steps for row in some.rows}["infobatch"] == differing(
+        [3.0] * 3
+    )  # all seeds before one
+    assert not any("full+lr" in note for note in compare(full + ours + plain).notes)
+
+
 def test_controls_keep_their_methods_where_numbers_of_steps_coincide() -> None:
     runs = []
     for method, counts in (("infobatch", (254, 256, 250)), ("random", (255, 254, 256))):

@@ -177,7 +177,7 @@ def test_a_static_method_pays_for_its_proxy_and_is_told_of_all_data() -> None:
         assert sum(end["class_kept"]) == end["samples"]
         assert {(fact["size"], fact["kept"], round(fact["saved"], 9)) for fact in epochs} == {(150, 90, 0.4)}
         assert epochs[-1]["saved_so_far"] == pytest.approx(end["saved"])
-        assert end["seconds"]["selection"] > 10 * end["seconds"]["setup"]
+        assert end["seconds"]["selection"] > 2 * end["seconds"]["setup"]
         assert end["seconds"]["total"] > end["seconds"]["selection"]
         for each in told[-2]["most"]:
             image = task.train.inputs[each["index"]]

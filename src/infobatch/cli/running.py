@@ -118,7 +118,8 @@ def compare(
         Parameter(converter=whole, show_default=str(SEEDS), help="Runs of each method, with seeds from --seed on."),
     ] = None,
     equal_steps: Annotated[
-        bool, Parameter(help="Also train full data with the number of steps that each method took.")
+        bool,
+        Parameter(help="Also train full data for as many steps as each method took, also at the rate it grew to."),
     ] = True,
     margin: Margin = None,
     level: Level = None,
@@ -160,9 +161,8 @@ def compare(
 
 
 def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
-    planned, done = series.settings(), []
-    controls = sum(one.method != "full" for one in planned) if series.equal_steps else 0
-    with make_screen(len(planned) + controls, bench.total_length(series, task)) as screen, _stoppable() as stop:
+    count, done = len(bench.with_controls(series)), []
+    with make_screen(count, bench.total_length(series, task)) as screen, _stoppable() as stop:
         first = Announcement(screen)
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
         for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):

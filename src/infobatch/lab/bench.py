@@ -216,7 +216,7 @@ class Series:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     equal_steps: bool = True
-    """Also full data with the number of steps that each pruned run took."""
+    """Also full data with the number of steps that each pruned run took, at its rate and at one that grew as much."""
     margin: float = 0.3
     level: float = 0.95
     looks: tuple[int, ...] = ()
@@ -315,11 +315,19 @@ def _with(base: Settings, method: str) -> Settings:
     return plain if name == "full" or plain.grows == grows else plain.but(compensate=grows)
 
 
-def equal_steps(settings: Settings, done: Run) -> Settings | None:
-    """Full data with the number of steps that a pruned run took; None where it left nothing out."""
+def equal_steps(settings: Settings, done: Run) -> list[Settings]:
+    """Full data with the number of steps that a pruned run took; none where it left nothing out.
+
+    Where its learning rate grew, also at a rate that is as much larger: is it more than that?
+    """
     if done.end is None or settings.method == "full" or not done.end["saved"]:
-        return None
-    return settings.but(method="full", compensate="auto", steps=done.end["steps"])
+        return []
+    plain = settings.but(method="full", compensate="auto", steps=done.end["steps"])
+    return [plain, plain.but(compensate="lr")] if _rate_grows(settings) else [plain]
+
+
+def _rate_grows(settings: Settings) -> bool:
+    return settings.grows == "lr" and not settings.ideas  # some of which say how it grows
 
 
 def compare_into(
@@ -348,9 +356,8 @@ def compare_into(
         yield done
         if done.end is None:
             return
-        control = equal_steps(settings, done) if series.equal_steps else None
-        if control is not None:
-            todo.appendleft(control)
+        if series.equal_steps:
+            todo.extendleft(reversed(equal_steps(settings, done)))
 
 
 def reproduce_into(
@@ -379,11 +386,16 @@ def reproduce_into(
             return
 
 
+def with_controls(series: Series) -> list[Settings]:
+    """All runs of a comparison, as far as is known before: a method's controls will have its steps."""
+    planned = series.settings()
+    pruned = [one for one in planned if series.equal_steps and one.method != "full"]
+    return [*planned, *pruned, *filter(_rate_grows, pruned)]
+
+
 def total_length(series: Series, task: Task) -> int:
     """Epochs of all runs of a comparison; a control counts as a whole run until it is known how long it is."""
-    planned = series.settings()
-    controls = [one for one in planned if series.equal_steps and one.method != "full"]
-    return sum(length(one, size_of(task.train)) for one in [*planned, *controls])
+    return sum(length(one, size_of(task.train)) for one in with_controls(series))
 
 
 def one_run(folder: Path) -> Path:

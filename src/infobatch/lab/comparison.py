@@ -51,7 +51,7 @@ class Row:
     steps: float | None
     difference: Difference | None
     same_steps: Difference | None
-    """The difference to full data trained for as many steps as this method took."""
+    """The difference to full data trained for as many steps as this method took: of two rates, at the better one."""
     verdict: Verdict
     runs: tuple[str, ...]
 
@@ -133,9 +133,14 @@ def compare(
         else:
             verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or FULL)
-        same = None if _is_control(members[0]) else _paired(good[name], _matching(controls, good[name]), held)
+        same = None if _is_control(members[0]) else _same_steps(good[name], controls, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
+    if any(map(_rate_grew, controls)):
+        notes.append(
+            "At equal steps: to full data for as many steps, at the same learning rate or, where that did better, at "
+            "one that grew in the place of steps (full+lr)."
+        )
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {FULL}, so nothing to compare with and no verdict.")
     return Comparison(FULL, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
@@ -146,7 +151,8 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     first seed, each followed by its control. The order of the runs given does not matter.
 
     Where other settings than the method differ, they are part of the label. Full data with another method's very
-    number of steps is labelled by that method, since the number differs from seed to seed.
+    number of steps is labelled by that method, since the number differs from seed to seed; "full+lr" where the
+    learning rate grew in the place of steps.
     """
     runs = sorted(runs, key=_begun)
     shown = _telling(runs)
@@ -157,7 +163,8 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
         values = ", ".join(f"{name}={decisive(run)[name]}" for name in shown)
         suffix = f" · {values}" if values else ""
         for owner in whose.get(id(run)) or ("",):
-            name = (f"{FULL}, steps of {owner}" if owner else run.label) + suffix
+            kind = f"{FULL}+lr" if _rate_grew(run) else FULL
+            name = (f"{kind}, steps of {owner}" if owner else run.label) + suffix
             sets.setdefault(name, []).append(run)
             owners[name] = owner + suffix if owner else ""
 
@@ -217,6 +224,13 @@ def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float)
     values = [(metric_of(run) or 0.0) - (metric_of(other) or 0.0) for run, other in pairs]
     seeds = tuple(run.settings.seed for run, _ in pairs)
     return Difference(seeds, *of_differences(values, level))
+
+
+def _same_steps(runs: list[Run], controls: list[Run], level: float) -> Difference | None:
+    """To the controls at the same rate or, where they did better, to those whose rate grew in the place of steps."""
+    kinds = [[run for run in controls if _rate_grew(run) is grew] for grew in (False, True)]
+    found = [_paired(runs, _matching(kind, runs), level) for kind in kinds]
+    return min((one for one in found if one), key=lambda one: (-len(one.seeds), one.mean), default=None)
 
 
 def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
@@ -298,6 +312,10 @@ def _is_baseline(run: Run) -> bool:
 def _is_control(run: Run) -> bool:
     """Full data, stopped after a number of steps."""
     return run.settings.steps > 0 and run.settings.method == FULL
+
+
+def _rate_grew(run: Run) -> bool:
+    return run.settings.grows == "lr"
 
 
 def _baseline_of(run: Run, sets: Mapping[str, list[Run]]) -> str:

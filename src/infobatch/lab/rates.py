@@ -11,13 +11,13 @@ from .optim import make_scheduler
 from .settings import Settings
 
 
-def rate_table(settings: Settings, total_steps: int) -> list[float]:
-    """The learning rate of each step of a run on full data, as torch's own scheduler gives it."""
+def rate_table(settings: Settings, total_steps: int, growth: float = 1.0) -> list[float]:
+    """The learning rate of each step of a run on full data, as torch's own scheduler gives it, times ``growth``."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=settings.lr)
     scheduler = make_scheduler(optimizer, settings, total_steps)
     rates = []
     for _ in range(total_steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        rates.append(growth * float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
         if len(rates) < total_steps:
             scheduler.step()

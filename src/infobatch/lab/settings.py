@@ -40,7 +40,7 @@ class Settings:
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
     compensate: Compensate = "auto"
-    """What grows in a pruned epoch: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
+    """What grows as steps get fewer: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""

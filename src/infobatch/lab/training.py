@@ -133,7 +133,8 @@ class Training:
         self.optimizer = make_optimizer(self.model, settings, captured=self.captured)
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
-        self.rates = rate_table(settings, self.total_steps)
+        fewer = settings.epochs * self.full_steps / self.total_steps if settings.grows == "lr" else 1.0
+        self.rates = rate_table(settings, self.total_steps, growth=max(fewer, 1.0))
         self.feed = make_feed(task, self.train_data, settings, self.device)
         self.prepare = Prepare(task, settings, self.device)
         self.visits = torch.zeros(size, dtype=torch.int32, device=self.device)
