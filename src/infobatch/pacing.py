@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from .checks import whole
 from .dataset import Pruned
@@ -120,10 +120,11 @@ class Paced:
         ]
         self._first = list(self._plain)
         """The rates that the scheduler began with, in whatever process."""
-        begun = getattr(self.scheduler, "last_epoch", 0)
+        self._count = begun = _steps_of(self.scheduler)
         self._start = copy.deepcopy(self.scheduler.state_dict()) if self.scheduler is not None and not begun else None
         """The scheduler as it began; None where it had been stepped before."""
-        self._count = min(begun, self._due()) if begun > 0 else 0
+        if begun:
+            self._count = min(begun, self._due())
         self._walked = False
         """Whether its place was found without the optimizer's rates, which may still be loaded."""
         train_data.paced = True  # by default the learning rate grows from now on
@@ -344,6 +345,13 @@ def _check(scheduled: Any, train_data: Any) -> None:
                 "Steps are counted in its samples.",
             )
         )
+
+
+def _steps_of(scheduler: LRScheduler | None) -> int:
+    """How many steps it has made; a chain counts none itself."""
+    if isinstance(scheduler, ChainedScheduler):
+        return max(_steps_of(each) for each in scheduler._schedulers)
+    return max(getattr(scheduler, "last_epoch", 0), 0)
 
 
 def _own(lr: Any) -> Any:
