@@ -129,6 +129,21 @@ def test_a_scheduler_that_was_loaded_is_paced_from_where_it_is(maker: Maker, sto
     assert then.paced.get_last_lr() == pytest.approx(whole.paced.get_last_lr())
 
 
+@pytest.mark.parametrize("compensate", ["loss", "none"])
+@pytest.mark.parametrize("how", ["stepped", "loaded"])
+def test_a_scheduler_that_others_move_is_refused(how: str, compensate: Any) -> None:
+    """Where the rate grows it shows by the rate; here it would end elsewhere, without a word."""
+    training = Training(MAKERS["cosine"], 10, compensate)
+    training.train(stop_after=3)
+    if how == "stepped":
+        training.inner.step()
+    else:
+        other = Training(MAKERS["cosine"], 10, compensate).train(stop_after=7)
+        training.inner.load_state_dict(other.inner.state_dict())
+    with pytest.raises(infobatch.InputError, match="expected a scheduler that pace alone steps"):
+        training.paced.step()
+
+
 def test_an_optimizer_alone_has_no_steps() -> None:
     data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
