@@ -110,6 +110,40 @@ def test_a_scheduler_paced_again_goes_on_where_it_is() -> None:
     assert training.inner.last_epoch == EPOCHS * 10
 
 
+def chained(optimizer: Any, total: int) -> lrs.LRScheduler:
+    warm = lrs.LinearLR(optimizer, start_factor=0.1, total_iters=10)
+    return lrs.ChainedScheduler([warm, lrs.ExponentialLR(optimizer, gamma=0.5 ** (EPOCHS / total))])
+
+
+@pytest.mark.parametrize("stop", [4, 10, 13])
+@pytest.mark.parametrize("maker", [SCHEDULERS["CosineAnnealingLR"], chained], ids=["cosine", "chained"])
+def test_a_scheduler_that_was_loaded_is_paced_from_where_it_is(maker: Maker, stop: int) -> None:
+    """In a full epoch (4 of its 10 steps), after it, and in a pruned one; a chain does not count its steps itself."""
+    whole, first = Training(maker, 10, "lr").train(), Training(maker, 10, "lr").train(stop_after=stop)
+    then = Training(maker, 10, "lr")
+    then.data.load_state_dict(first.data.state_dict())
+    then.optimizer.load_state_dict(first.optimizer.state_dict())
+    then.inner.load_state_dict(first.inner.state_dict())
+    then.paced = infobatch.pace(then.inner, then.data, 10)
+    assert then.train().rates == pytest.approx(whole.rates[stop:])
+    assert then.paced.get_last_lr() == pytest.approx(whole.paced.get_last_lr())
+
+
+@pytest.mark.parametrize("compensate", ["loss", "none"])
+@pytest.mark.parametrize("how", ["stepped", "loaded"])
+def test_a_scheduler_that_others_move_is_refused(how: str, compensate: Any) -> None:
+    """Where the rate grows it shows by the rate; here it would end elsewhere, without a word."""
+    training = Training(MAKERS["cosine"], 10, compensate)
+    training.train(stop_after=3)
+    if how == "stepped":
+        training.inner.step()
+    else:
+        other = Training(MAKERS["cosine"], 10, compensate).train(stop_after=7)
+        training.inner.load_state_dict(other.inner.state_dict())
+    with pytest.raises(infobatch.InputError, match="expected a scheduler that pace alone steps"):
+        training.paced.step()
+
+
 def test_an_optimizer_alone_has_no_steps() -> None:
     data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from .checks import whole
 from .dataset import Pruned
@@ -120,10 +120,13 @@ class Paced:
         ]
         self._first = list(self._plain)
         """The rates that the scheduler began with, in whatever process."""
-        begun = getattr(self.scheduler, "last_epoch", 0)
+        self._count = begun = _steps_of(self.scheduler)
+        self._stepped = begun
+        """The scheduler's own count, as it was left here."""
         self._start = copy.deepcopy(self.scheduler.state_dict()) if self.scheduler is not None and not begun else None
         """The scheduler as it began; None where it had been stepped before."""
-        self._count = min(begun, self._due()) if begun > 0 else 0
+        if begun:
+            self._count = min(begun, self._due())
         self._walked = False
         """Whether its place was found without the optimizer's rates, which may still be loaded."""
         train_data.paced = True  # by default the learning rate grows from now on
@@ -140,6 +143,10 @@ class Paced:
         if self.train_data.paces.get(_inner(self.optimizer)) is not self:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
+        if _steps_of(self.scheduler) != self._stepped:
+            got = f"one that stands at {_steps_of(self.scheduler)} steps, and not at the {self._stepped} made here"
+            remedy = "Call the step() of what pace returned, and not the scheduler's; load its state, too."
+            raise InputError(message("a scheduler that pace alone steps", got, remedy))
         if self._growing:
             self._check_untouched()
         else:
@@ -150,6 +157,7 @@ class Paced:
             self._set(1.0)  # many schedulers compute the next rate from the last: they must not see it grown
             for _ in range(due - self._count):
                 self.scheduler.step()
+            self._stepped = _steps_of(self.scheduler)
             self._plain = self._rates()
         self._count = max(due, self._count)
         self._grow()
@@ -190,6 +198,7 @@ class Paced:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
             self._plain = [_own(lr) for lr in state["plain"]]
+        self._stepped = _steps_of(self.scheduler)
         self._first = [_own(lr) for lr in state["first"]]
         self._growth = state["growth"]
         if self._growing:
@@ -344,6 +353,13 @@ def _check(scheduled: Any, train_data: Any) -> None:
                 "Steps are counted in its samples.",
             )
         )
+
+
+def _steps_of(scheduler: LRScheduler | None) -> int:
+    """How many steps it has made; a chain counts none itself."""
+    if isinstance(scheduler, ChainedScheduler):
+        return max(_steps_of(each) for each in scheduler._schedulers)
+    return max(getattr(scheduler, "last_epoch", 0), 0)
 
 
 def _own(lr: Any) -> Any:
