@@ -332,7 +332,9 @@ def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Pa
 
     runs = list(compare_into(tmp_path, series, task=task, watch=watch))
     assert [(run.settings.method, run.settings.seed) for run in runs] == [
-        (method, seed) for seed in (0, 1) for method in ("full", "infobatch", "full", "full", "random", "full", "full")
+        (method, seed)
+        for seed in (0, 1)
+        for method in ("full", "infobatch", "full", "full", "random", "full", "full")
     ]
     assert [(run.settings.method, run.settings.steps) for run in runs] == [one[:2] for one in begun]
     for at, place in product((1, 4, 8, 11), (1, 2)):

@@ -48,10 +48,14 @@ def report(
     found, damaged = sift(*paths)
     unreadable = list(map(str, damaged))
     left_out(*unreadable)
+    kept = files(*paths)
+    series = _series(kept)
     rules: dict[str, Any] = {
-        "margin": 0.3 if margin is None else margin, "level": 0.95 if level is None else level,
-        "looks": None if one_look else _looks(files(*paths)), "against": against,
-    }  # fmt: skip
+        "margin": _rule(margin, {one.margin for one in series}, 0.3),
+        "level": _rule(level, {one.level for one in series}, 0.95),
+        "looks": None if one_look else _looks(kept, series),
+        "against": against,
+    }
     judged = compare(found, **rules)
     page.write(found, output, **rules)
     if json:
@@ -62,17 +66,28 @@ def report(
     return Answer()
 
 
-def _looks(kept: Sequence[Path]) -> tuple[int, ...] | None:
-    """The looks at the comparison that these records are of, or at the one of several with most; None where none
-    is told."""
-    looks = []
+def _series(kept: Sequence[Path]) -> list[Series]:
+    """The comparisons that these records are of."""
+    series = []
     for folder in dict.fromkeys(file.parent.parent for file in kept):
         if (folder / PLAN).is_file():
             try:
-                looks.append(Series.load(folder).looks)
+                series.append(Series.load(folder))
             except StateError as error:  # the runs beside it may be whole
                 left_out(error)
-    return max(looks, key=len, default=None) or looks_beside(kept)
+    return series
+
+
+def _rule(given: float | None, theirs: set[float], usual: float) -> float:
+    """What is said here, else what the comparisons were made with, if that is one and the same."""
+    if given is not None:
+        return given
+    return theirs.pop() if len(theirs) == 1 else usual
+
+
+def _looks(kept: Sequence[Path], series: Sequence[Series]) -> tuple[int, ...] | None:
+    """The looks at these comparisons, or at the one of several with most; None where none is told."""
+    return max((one.looks for one in series), key=len, default=None) or looks_beside(kept)
 
 
 def estimate(

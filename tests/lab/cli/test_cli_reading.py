@@ -398,3 +398,17 @@ def test_numbers_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-0.0 " not in out
     assert re.search(r"random +3 +91\.00 ± 1\.00 +0\.0 +10 +8\.0 ± 1\.0 +0\.00 \[0\.00, 0\.00\]", out)
     assert "corrected" not in out  # there is one verdict
+
+
+def test_a_report_judges_as_its_comparison_did(say: Any) -> None:
+    words = ("compare", "--task", "toy:make", "--methods", "random", "--no-equal-steps", "--seeds", "2")
+    for name, margin in (("mine", "2"), ("yours", "7")):
+        assert say(*words, "--name", name, "--margin", margin, "--level", "0.9")[0] == 0
+
+    def judged(*more: str) -> tuple[float, float]:
+        told = json.loads(say("report", *more, "--json")[1])["comparison"]
+        return told["margin"], told["level"]
+
+    assert judged("runs/mine") == (2.0, 0.9)
+    assert judged("runs/mine", "--margin", "1") == (1.0, 0.9)
+    assert judged("runs/mine", "runs/yours") == (0.3, 0.9)  # they differ, so neither's

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from shell import numbers
 
-from infobatch.cli.looking import _looks
+from infobatch.cli.looking import _looks, _series
 from infobatch.cli.options import field_docs
 from infobatch.lab.bench import PLAN, Series, note_look
 from infobatch.lab.records import read
@@ -133,10 +133,10 @@ def test_looks_at_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -
     (folder / PLAN).write_text(json.dumps(written_before))
     assert Series.load(folder).looks == (5,)
     records = [Path("runs/other/full-seed0/record.jsonl"), folder / "full-seed0" / "record.jsonl"]
-    assert (_looks(records), _looks(records[:1])) == ((5,), None)
+    assert [_looks(some, _series(some)) for some in (records, records[:1])] == [(5,), None]
     (folder / PLAN).write_text("damaged")
     assert capsys.readouterr().err == ""
-    assert _looks(records) is None
+    assert _looks(records, _series(records)) is None
     assert f"infobatch: left out: expected a {PLAN} of the lab; got {folder / PLAN}" in capsys.readouterr().err
 
 
