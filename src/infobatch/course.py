@@ -17,7 +17,7 @@ from .errors import MisalignedError, RankError, message, warn
 from .ledger import Pass
 from .memory import Memory
 from .plan import Plan, ShardPlan
-from .scorebook import UNSEEN, ScoreBook, mean
+from .scorebook import UNSEEN, ScoreBook, bring, mean
 from .sharding import ShardBook, ShardWalk
 from .telemetry import EpochReport, report
 from .walk import PlanWalk, Walk
@@ -210,7 +210,7 @@ class Course:
         run.walk.took(where)
         if self.book.came:
             assert isinstance(run.walk, PlanWalk)
-            self.bring(run.walk.named(where), confidence)
+            bring(self.book.came, run.walk.named(where), confidence)
         return weights, run.walk.correction(count, run.taken)
 
     def count_named(self, indices: Tensor) -> Tensor:
@@ -232,12 +232,6 @@ class Course:
             self.book.named(indices)
         else:
             self.named += indices.numel()
-
-    def bring(self, indices: Tensor, confidence: Tensor | None) -> None:
-        """Note what came beside the losses."""
-        for column in self.book.came.values():
-            assert confidence is not None
-            column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
 
     def leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""

@@ -24,7 +24,7 @@ from .plan import Growth, Plan, ShardPlan
 from .policies import rule_of
 from .sampler import PlanSampler
 from .schedules import Moment
-from .scorebook import ScoreBook
+from .scorebook import ScoreBook, bring
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
 from .telemetry import EpochReport
@@ -170,7 +170,7 @@ class Pruned(View):
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
-            self._course.bring(indices, confidence)
+            bring(self._book.came, indices, confidence)
         self._latest = None if compiling else (weights, correction)
         return _weighted_mean(loss, weights, correction)
 
