@@ -99,7 +99,7 @@ class Pruned(View):
 
     @property
     def compensate(self) -> Growth:
-        """What grows when steps get fewer. A method with weights 1 asks for no growth, so by default it gets none."""
+        """What grows when steps get fewer; by default "loss" where weights are all 1 and stay so: nothing, then."""
         return self._growing.now
 
     @property
