@@ -46,6 +46,8 @@ class Course:
         """Whether the book counts those that come back by name: Python cannot in a graph, nor tell whose they are."""
         self.begun = False
         """Whether some of the epoch had come back on any rank before."""
+        self.told = False
+        """Whether who makes the learning rate grow knows that the epoch begins."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -222,7 +224,7 @@ class Course:
 
     def count_unseen(self, indices: Tensor) -> None:
         """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
-        if torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if in_graph(indices):
             self.ask_book = True
         self._count(indices)
 
@@ -327,7 +329,8 @@ class Course:
         self.last = self.ranks = None
 
     def _stand_before(self, epoch: int) -> None:
-        self.epoch, self.plan, self.begun = epoch, None, False
+        self.epoch, self.plan = epoch, None
+        self.begun = self.told = False
         self.before = self.named = self.idle = 0
 
     def to(self, device: torch.device) -> None:
@@ -336,3 +339,8 @@ class Course:
             self.plan = self.plan.to(device)
         if self.last is not None:
             self.last.walk.to(device)
+
+
+def in_graph(indices: Tensor) -> bool:
+    """Whether this is a rehearsal: Python sees it once, and a graph does it ever after."""
+    return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
