@@ -16,7 +16,7 @@ DEMO := --task digits --methods full infobatch random --seeds 3 --epochs 20 --ev
 demo: $(READY)  ## digits with and without pruning: the comparison, and a page with plots
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
 
-test: check  ## every test, after the static checks
+test: check  ## every test but those that need a GPU, after the static checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 gpu: $(READY)  ## the tests that need a GPU

@@ -169,6 +169,16 @@ def test_a_pipe_is_written_to_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
     assert (mine.stat().st_mode & 0o777, infobatch.load(mine)) == (0o600, {"step": 2})
 
 
+def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    old, young, other = (tmp_path / f".{name}.tmp" for name in ("last.pt.0", "last.pt.1", "next.pt.0"))
+    for draft in (old, young, other):
+        draft.touch()
+    for draft in (old, other):
+        os.utime(draft, (0, 0))
+    infobatch.save({"step": 1}, tmp_path / "last.pt")
+    assert [draft.exists() for draft in (old, young, other)] == [False, True, True]
+
+
 def test_numbers_of_numpy_are_saved_as_plain_ones(tmp_path: Path) -> None:
     """A LambdaLR whose lambda uses numpy puts them into the optimizer, and torch would refuse to read them."""
     groups = [{"betas": (np.float32(0.5), 0.9)}, {"step": np.int64(3)}]

@@ -83,6 +83,20 @@ def test_indices_given_by_the_caller() -> None:
     assert inner.last_epoch == TOTAL
 
 
+def test_the_rate_grows_in_a_loop_over_the_plan_alone() -> None:
+    """No pass over the sampler says that an epoch begins, and nobody calls a step."""
+    losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
+    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    infobatch.pace(optimizer, data)
+    for _ in range(EPOCHS):
+        growth = data.plan().growth
+        for indices in data.plan().indices.split(BATCH):
+            data.update(losses[indices], indices)
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * growth)
+    assert max(report.growth for report in data.history) > 1.2
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from .errors import MisalignedError, RankError, message, warn
 from .ledger import Pass
 from .memory import Memory
 from .plan import Plan, ShardPlan
-from .scorebook import UNSEEN, ScoreBook, mean
+from .scorebook import UNSEEN, ScoreBook, bring, mean
 from .sharding import ShardBook, ShardWalk
 from .telemetry import EpochReport, report
 from .walk import PlanWalk, Walk
@@ -43,9 +43,11 @@ class Course:
         self.named = 0
         """How many samples came back by name, as far as Python saw; what graphs saw is in ``book.recorded``."""
         self.ask_book = isinstance(book, ShardBook)
-        """Whether samples come back by name where Python does not count them, as in a graph: the book does."""
+        """Whether the book counts those that come back by name: Python cannot in a graph, nor tell whose they are."""
         self.begun = False
         """Whether some of the epoch had come back on any rank before."""
+        self.told = False
+        """Whether who makes the learning rate grow knows that the epoch begins."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -210,34 +212,27 @@ class Course:
         run.walk.took(where)
         if self.book.came:
             assert isinstance(run.walk, PlanWalk)
-            self.bring(run.walk.named(where), confidence)
+            bring(self.book.came, run.walk.named(where), confidence)
         return weights, run.walk.correction(count, run.taken)
 
     def count_named(self, indices: Tensor) -> Tensor:
         """Samples that the caller names. Returns their weights; looks at values, so on the CPU only."""
         run = self.running
         weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.walk.ghost)
-        if isinstance(self.book, ShardBook):
-            self.book.named(indices)
-        else:
-            self.named += indices.numel()
+        self._count(indices)
         return weights
 
     def count_unseen(self, indices: Tensor) -> None:
         """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
-        in_graph = torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
-        if in_graph:
+        if in_graph(indices):
             self.ask_book = True
-        if in_graph or self.ask_book:
+        self._count(indices)
+
+    def _count(self, indices: Tensor) -> None:
+        if self.ask_book:
             self.book.named(indices)
         else:
             self.named += indices.numel()
-
-    def bring(self, indices: Tensor, confidence: Tensor | None) -> None:
-        """Note what came beside the losses."""
-        for column in self.book.came.values():
-            assert confidence is not None
-            column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
 
     def leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
@@ -251,18 +246,13 @@ class Course:
             self.running.walk.hand_in()
 
     def _shared(self) -> PlanWalk | None:
-        """The walk of the running epoch, where there are other ranks that have parts of its plan."""
-        run = self.running
-        if run is None or run.walk.ranks.world == 1:
-            return None
-        assert isinstance(run.walk, PlanWalk)
-        return run.walk
+        """The walk of the running epoch, where other ranks have parts of its plan whose losses belong here, too."""
+        walk = None if self.running is None else self.running.walk
+        return walk if isinstance(walk, PlanWalk) and walk.ranks.world > 1 else None
 
     def losses_of_all(self, purpose: str, *, sure: bool = False) -> Tensor:
         """This epoch's losses of all ranks; ``sure``: without those of batches that are not complete."""
-        walk, run, book = self._shared(), self.running, self.book
-        assert isinstance(book, ScoreBook)
-        fresh = book.fresh
+        walk, run, fresh = self._shared(), self.running, self.book.fresh
         if sure and run is not None and run.unsure:
             assert isinstance(run.walk, PlanWalk)
             fresh = fresh.index_fill(
@@ -306,7 +296,7 @@ class Course:
             book.fresh.fill_(UNSEEN)  # none of these losses becomes a score, and the next epoch can go on
             self._next(run)
             raise
-        if run is not None and run.walk.ranks.world > 1 and isinstance(book, ScoreBook):
+        if self._shared() is not None:
             book.fresh.copy_(self.losses_of_all("closes"))
             for name, column in self.came_of_all("closes").items():
                 book.came[name].copy_(column)
@@ -339,7 +329,8 @@ class Course:
         self.last = self.ranks = None
 
     def _stand_before(self, epoch: int) -> None:
-        self.epoch, self.plan, self.begun = epoch, None, False
+        self.epoch, self.plan = epoch, None
+        self.begun = self.told = False
         self.before = self.named = self.idle = 0
 
     def to(self, device: torch.device) -> None:
@@ -348,3 +339,8 @@ class Course:
             self.plan = self.plan.to(device)
         if self.last is not None:
             self.last.walk.to(device)
+
+
+def in_graph(indices: Tensor) -> bool:
+    """Whether this is a rehearsal: Python sees it once, and a graph does it ever after."""
+    return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())

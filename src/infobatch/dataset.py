@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
 from .cautions import Cautions, warn_of_odd
-from .course import BOTH, Course
+from .course import BOTH, Course, in_graph
 from .distributed import Ranks, find
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .growing import Compensate, Growing, Pace
@@ -24,7 +24,7 @@ from .plan import Growth, Plan, ShardPlan
 from .policies import rule_of
 from .sampler import PlanSampler
 from .schedules import Moment
-from .scorebook import ScoreBook
+from .scorebook import ScoreBook, bring
 from .sharding import ShardBook, draw
 from .state import checked, restore, state_of
 from .telemetry import EpochReport
@@ -99,7 +99,7 @@ class Pruned(View):
 
     @property
     def compensate(self) -> Growth:
-        """What grows when steps get fewer. A method with weights 1 asks for no growth, so by default it gets none."""
+        """What grows when steps get fewer; by default "loss" where weights are all 1 and stay so: nothing, then."""
         return self._growing.now
 
     @property
@@ -170,7 +170,7 @@ class Pruned(View):
         else:
             weights = self._weights_of(indices, loss)
             self._book.record(indices, scores)
-            self._course.bring(indices, confidence)
+            bring(self._book.came, indices, confidence)
         self._latest = None if compiling else (weights, correction)
         return _weighted_mean(loss, weights, correction)
 
@@ -386,11 +386,15 @@ class Pruned(View):
                 )
             )
         self._warn_of_looks()
-        plan = self.plan()
-        self._cautions.of_bounds(plan, self._book, self._growing)
-        self._growing.begin()
-        self._cautions.of_rates(plan, self._growing)
+        self._cautions.of_bounds(self.plan(), self._book, self._growing)
+        self._tell()
         return course.walk(self.seed, self._sampler, loader, ranks)
+
+    def _tell(self) -> None:
+        """The first batch of an epoch is coming, and the rate of its steps is due."""
+        self._course.told = True
+        self._growing.begin()
+        self._cautions.of_rates(self.plan(), self._growing)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
@@ -455,10 +459,14 @@ class Pruned(View):
             if last.epoch == self._course.epoch:
                 raise MisalignedError(BOTH)
         if indices.device.type != "cpu" or torch.compiler.is_compiling():
+            if not in_graph(indices) and not self._course.told:
+                self._tell()
             self._course.count_unseen(indices)
             return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
         self._warn_of_looks()
         self.plan()
+        if not self._course.told:  # no pass over the sampler has begun: these samples are from plan()
+            self._tell()
         return self._course.count_named(indices)
 
     def __deepcopy__(self, memo: Any) -> Pruned:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from .distributed import Ranks, gather, share
 from .errors import InputError, MisalignedError, message
 from .method import Method
-from .scorebook import UNSEEN, ScoreBook
+from .scorebook import UNSEEN, ScoreBook, bring
 from .views import View
 
 
@@ -45,9 +45,7 @@ class Look:
                 expected = f"indices from 0 to {self._book.size - 1}"
                 raise InputError(message(expected, f"{low} to {high}", "Pass the loop's indices."))
         self._book.record(indices, loss)
-        for column in self._book.came.values():
-            assert confidence is not None
-            column.scatter_(0, indices, confidence.detach().to(column.dtype))
+        bring(self._book.came, indices, confidence)
 
     @torch.inference_mode(False)
     def close(self) -> int:

@@ -157,6 +157,13 @@ def merge(fresh: Tensor, scores: Tensor) -> int:
     return int(not_finite)
 
 
+def bring(came: dict[str, Tensor], indices: Tensor, confidence: Tensor | None) -> None:
+    """Note what came beside the losses of these samples."""
+    for column in came.values():
+        assert confidence is not None
+        column.scatter_(0, indices.to(column.device, non_blocking=True), confidence.detach().to(column.dtype))
+
+
 def mean(scores: Tensor) -> float:
     """The mean of the known scores, in double precision; NaN when none is known. One read-back where all are."""
     total = _sum(scores)

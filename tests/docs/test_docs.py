@@ -25,7 +25,7 @@ pytestmark = [  # what Lightning itself warns of
 ]
 
 # Modules that need more than torch: their examples run where that is installed.
-OPTIONAL = {"integrations", "lab", "report", "cli", "adapters", "selection"}
+OPTIONAL = {"integrations", "lab", "report", "cli", "selection"}
 
 
 def blocks(text: str) -> list[tuple[int, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,13 @@ from infobatch.errors import InfoBatchWarning, InputError
 from infobatch.lab import training
 from infobatch.lab.ideas import IDEAS
 from infobatch.lab.nets import make_net
-from infobatch.lab.settings import Settings
+from infobatch.lab.settings import Settings, parse_method
 from infobatch.lab.tasks import Arrays, Task
 from infobatch.lab.trial import WeightedNorm, weigh_norms
+from infobatch.schedules import Moment
+from infobatch.scorebook import ScoreBook
 
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 16, "lr": 0.05, "threads": 1, "gallery": 0, "device": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def made() -> Task:
@@ -252,3 +246,13 @@ def test_what_became_of_no_growth() -> None:
     grown = trained(method="author_tiers", compensate="lr")[1]
     assert (own["test_loss"], own["saved"]) == (idea["test_loss"], idea["saved"])
     assert own["test_loss"] != grown["test_loss"]
+
+
+def test_one_walk_keeps_as_many_of_each_kind_as_the_paper() -> None:
+    book = ScoreBook(300)
+    book.scores.copy_(torch.rand(300, generator=torch.Generator().manual_seed(0)))
+    moment = Moment(1, 10)
+    mine, paper = (parse_method(name).draw(book, moment, 3) for name in ("one_walk", "infobatch"))
+    assert mine.kept == paper.kept
+    assert float(mine.table.sum()) == pytest.approx(300)
+    assert sorted(mine.table.unique().tolist()) == pytest.approx(sorted(paper.table.unique().tolist()))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 from cyclopts import Group, Parameter, Token
 
 from ..lab.catalogue import TASKS
+from ..lab.ideas import IDEAS
 from ..lab.nets import NETS
 from ..lab.optim import OPTIMIZERS
 from ..lab.settings import HARDWARE, Settings
 
 LEARNING = Group("Settings", help="Where you give none: what suits the task, else the default shown.", sort_key=1)
 PLACE = Group("Where and how fast it runs", help="No influence on what is learnt.", sort_key=2)
-NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS}
+NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS, "ideas": IDEAS}
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,13 @@ Root = Annotated[Path, Parameter(help="The folder that runs are kept in.")]
 Name = Annotated[
     str, Parameter(show_default=False, help="The folder's name, below --runs; else the task and the time.")
 ]
-Resume = Annotated[Path | None, Parameter(help="Go on with what is in this folder. Takes all settings from there.")]
+Resume = Annotated[
+    Path | None,
+    Parameter(help="Go on with what is in this folder, by its settings; what says where it runs may be given."),
+]
 Board = Annotated[Path | None, Parameter(help="Also log for TensorBoard, below this folder.")]
 Wandb = Annotated[
     str, Parameter(show_default=False, help="Also log for Weights & Biases, offline, under this project.")
 ]
 Margin = Annotated[float | None, Parameter(show_default="0.3", help="Points that may be lost and still be lossless.")]
-Level = Annotated[float | None, Parameter(show_default="0.95", help="Of the intervals.")]
+Level = Annotated[float | None, Parameter(show_default="0.95", help="How sure the intervals are, as a share.")]

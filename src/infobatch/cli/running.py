@@ -110,12 +110,17 @@ def compare(
             consume_multiple=True,
             negative="",
             show_default=" ".join(METHODS),
-            help="Those to hold against full data, which is always there; NAME+loss, NAME+lr, NAME+none: what grows.",
+            help="Those to hold against full data, which is always there; NAME+loss, NAME+lr, NAME+none: what grows. "
+            "`infobatch methods` lists them. With --resume they are added.",
         ),
     ] = (),
     seeds: Annotated[
         int | None,
-        Parameter(converter=whole, show_default=str(SEEDS), help="Runs of each method, with seeds from --seed on."),
+        Parameter(
+            converter=whole,
+            show_default=str(SEEDS),
+            help="Runs of each method, with seeds from --seed on; more with --resume.",
+        ),
     ] = None,
     equal_steps: Annotated[
         bool,

@@ -38,13 +38,13 @@ class Settings:
     data: str = ""
     """The folder the task's files lie in; empty for tasks that bring their own."""
     method: str = "infobatch"
-    """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"."""
+    """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"; `infobatch methods` lists them."""
     compensate: Compensate = "auto"
     """What grows as steps get fewer: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
-    """Variations of the loop that are on trial, as NAME+NAME; see lab/ideas.py."""
+    """Variations of the loop that are on trial, as NAME+NAME."""
     steps: int = 0
     """Stop after so many steps, with the learning rate's schedule pressed into them; 0 for all epochs."""
     batch_size: int = 128
@@ -52,7 +52,7 @@ class Settings:
     model: str = ""
     """A net of the lab, timm:NAME, transformers:NAME, or task: the task's own. Without a name that one, else conv."""
     optimizer: str = "sgd"
-    """sgd, adam, adamw, radam; lars and lamb with pytorch_optimizer."""
+    """By name; lars and lamb want pytorch_optimizer."""
     lr: float = 0.1
     """The learning rate, at its highest."""
     momentum: float = 0.9

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from shell import STARTED, TOY
 
 from infobatch.cli import main
@@ -19,9 +18,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = torch.get_num_threads()
     yield tmp_path
-    torch.set_num_threads(before)
     for name in ("toy", "loaders"):
         sys.modules.pop(name, None)
 
