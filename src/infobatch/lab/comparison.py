@@ -176,8 +176,11 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
     own = sorted((name for name in sets if not owners[name]), key=rank)
     place = {name: at for at, name in enumerate(own)}
-    order = sorted(sets, key=lambda name: (place[owners[name] or name], bool(owners[name]), _rate_grew(sets[name][0])))
-    return {name: sets[name] for name in order}
+
+    def position(name: str) -> tuple[int, bool, bool]:
+        return place[owners[name] or name], bool(owners[name]), _rate_grew(sets[name][0])
+
+    return {name: sets[name] for name in sorted(sets, key=position)}
 
 
 def _begun(run: Run) -> tuple[int, str, str]:
