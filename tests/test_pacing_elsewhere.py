@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
 import torch
-from paced import EPOCHS, SCHEDULERS, SIZE, Maker, Run
+from paced import EPOCHS, FULL_STEPS, SCHEDULERS, SIZE, Maker, Run
 from torch.optim import SGD, Adam
 from torch.optim import lr_scheduler as lrs
 from torch.utils.data import TensorDataset
@@ -302,3 +303,41 @@ def test_a_rate_that_was_set_after_training_stays() -> None:
     optimizer.param_groups[0]["lr"] = 0.01
     assert len(data.history) == 3
     assert optimizer.param_groups[0]["lr"] == 0.01
+
+
+def told(training: Any) -> list[str]:
+    """What a training warns of, once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", infobatch.InfoBatchWarning)
+        training()
+    return [str(one.message) for one in caught if issubclass(one.category, infobatch.InfoBatchWarning)]
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_scheduler_that_is_stepped_too_seldom_is_told_of(stock: bool) -> None:
+    """By gradients that are accumulated, or once an epoch: it would jump at each epoch's end, or run far too fast."""
+    (text,) = told(Run(SCHEDULERS["CosineAnnealingLR"], every=4, stock=stock).train)
+    assert "stepped the scheduler 4 times, and steps_per_epoch is 13: with gradient accumulation" in text
+    (text,) = told(Run(SCHEDULERS["CosineAnnealingLR"], every=FULL_STEPS, stock=stock).train)
+    assert "stepped the scheduler 1 times" in text
+    assert told(Run(SCHEDULERS["CosineAnnealingLR"], every=4, steps=4, stock=stock).train) == []
+    assert told(Run(SCHEDULERS["CosineAnnealingLR"], every=FULL_STEPS, steps=1, stock=stock).train) == []
+    assert told(Run(SCHEDULERS["CosineAnnealingLR"], drop_last=True, stock=stock).train) == []  # one of 13
+
+
+def test_a_state_of_pace_that_was_not_loaded_is_told_of() -> None:
+    first, then = Run(SCHEDULERS["LambdaLR"]).train(stop_after=30), Run(SCHEDULERS["LambdaLR"])
+    then.data.load_state_dict(first.data.state_dict())
+    (text,) = told(lambda: then.train(stop_after=1))
+    assert "the data are in epoch 2, the scheduler is at its start: load the state" in text
+    again = Run(SCHEDULERS["LambdaLR"])
+    again.data.load_state_dict(first.data.state_dict())
+    again.optimizer.load_state_dict(first.optimizer.state_dict())
+    again.paced.load_state_dict(first.paced.state_dict())
+    assert told(again.train) == []
+
+
+def test_a_scheduler_that_nobody_steps_is_told_of() -> None:
+    run = Run(SCHEDULERS["CosineAnnealingLR"], every=1000, flush=False)
+    (text,) = told(run.train)
+    assert "a whole epoch went by without a step of the scheduler" in text

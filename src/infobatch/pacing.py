@@ -97,7 +97,7 @@ class Paced:
                 message(
                     "steps_per_epoch: how often a full epoch would step the scheduler",
                     repr(steps_per_epoch),
-                    "With one step a batch that is ceil(len(dataset) / batch_size), batches of all ranks counted.",
+                    "With one step a batch: infobatch.full_steps(train_data, batch_size). Once an epoch: 1.",
                 )
             )
         wanted, total = train_data.num_epochs * steps, getattr(scheduled, "total_steps", None)
@@ -111,8 +111,12 @@ class Paced:
             )
         self.train_data = train_data
         self.steps_per_epoch = steps
-        self._silent = False
-        """Whether it was said that nobody steps it."""
+        self._warned = False
+        """Whether it was said that it is not stepped as it should be."""
+        self._seen: int | None = None
+        """The epoch that began under its eyes."""
+        self._calls = 0
+        """How often it was stepped since."""
         self._growth = 1.0
         self._plain = [
             rate / group[GROWN] if GROWN in group else rate
@@ -143,6 +147,7 @@ class Paced:
         if self.train_data.paces.get(_inner(self.optimizer)) is not self:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
+        self._calls += 1
         if _steps_of(self.scheduler) != self._stepped:
             got = f"one that stands at {_steps_of(self.scheduler)} steps, and not at the {self._stepped} made here"
             remedy = "Call the step() of what pace returned, and not the scheduler's; load its state, too."
@@ -240,10 +245,8 @@ class Paced:
 
     def begin(self) -> None:
         """For train_data, when an epoch's plan is known: it may be made after the last step before it."""
-        if self.scheduler is not None and not self._count and self.train_data.epoch and not self._silent:
-            self._silent = True
-            text = "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
-            warn(text)
+        if self.scheduler is not None and not self._over:
+            self._watch()
         if self._walked:
             self._set(self._growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
         if self._growing and self._over:
@@ -252,6 +255,35 @@ class Paced:
         elif self._growing:
             self._check_untouched(look=True)
             self._grow()
+
+    def _watch(self) -> None:
+        """An epoch begins: was the scheduler stepped in the last one, and about as often as was promised?"""
+        epoch, done, _ = self.train_data.progress
+        if epoch == self._seen:
+            return  # once more from where it stands
+        text = ""
+        if self._seen is None and epoch and not self._count:
+            text = (
+                f"the data are in epoch {epoch}, the scheduler is at its start: load the state of what pace returned"
+            )
+        elif self._seen is not None and epoch == self._seen + 1:
+            text = self._amiss(self.train_data.history[-1].growth == 1)
+        if text and not self._warned:
+            self._warned = True
+            warn(text)
+        self._seen, self._calls = None if done else epoch, 0
+
+    def _amiss(self, full: bool) -> str:
+        """What is wrong with how often it was stepped in an epoch."""
+        if not self._calls:
+            return "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
+        if full and 1.5 * self._calls <= self.steps_per_epoch:
+            return (
+                f"a full epoch stepped the scheduler {self._calls} times, and steps_per_epoch is {self.steps_per_epoch}: "
+                "with gradient accumulation take infobatch.full_steps(..., accumulate=...), for a scheduler that is "
+                "stepped once an epoch 1"
+            )
+        return ""
 
     @property
     def _over(self) -> bool:
@@ -333,8 +365,8 @@ def _check(scheduled: Any, train_data: Any) -> None:
             message(
                 "a scheduler or an optimizer of torch",
                 type(scheduled).__name__,
-                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric needs "
-                "no pace: call its step(metric) yourself.",
+                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric sets "
+                'the rate itself: step it yourself, without pace, and let the loss or nothing grow (compensate="none").',
             )
         )
     if isinstance(train_data, Pruned) and train_data.loss_has_grown:
