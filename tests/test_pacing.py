@@ -208,7 +208,7 @@ def test_a_resumed_run_goes_on_as_it_began(loads_first: bool) -> None:
 def test_steps_per_epoch_must_be_a_count(steps: Any) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS)
-    with pytest.raises(infobatch.InputError, match=r"expected steps_per_epoch.*; got .*ceil\("):
+    with pytest.raises(infobatch.InputError, match=r"expected steps_per_epoch.*; got .*full_steps\("):
         infobatch.pace(lrs.StepLR(optimizer, 3), data, steps)
 
 

@@ -317,9 +317,9 @@ def told(training: Any) -> list[str]:
 def test_a_scheduler_that_is_stepped_too_seldom_is_told_of(stock: bool) -> None:
     """By gradients that are accumulated, or once an epoch: it would jump at each epoch's end, or run far too fast."""
     (text,) = told(Run(SCHEDULERS["CosineAnnealingLR"], every=4, stock=stock).train)
-    assert "stepped the scheduler 4 times, and steps_per_epoch is 13: with gradient accumulation" in text
+    assert "steps of the scheduler in a full epoch: 4, and steps_per_epoch=13; with gradient accumulation" in text
     (text,) = told(Run(SCHEDULERS["CosineAnnealingLR"], every=FULL_STEPS, stock=stock).train)
-    assert "stepped the scheduler 1 times" in text
+    assert "full epoch: 1, and" in text
     assert told(Run(SCHEDULERS["CosineAnnealingLR"], every=4, steps=4, stock=stock).train) == []
     assert told(Run(SCHEDULERS["CosineAnnealingLR"], every=FULL_STEPS, steps=1, stock=stock).train) == []
     assert told(Run(SCHEDULERS["CosineAnnealingLR"], drop_last=True, stock=stock).train) == []  # one of 13
@@ -329,7 +329,7 @@ def test_a_state_of_pace_that_was_not_loaded_is_told_of() -> None:
     first, then = Run(SCHEDULERS["LambdaLR"]).train(stop_after=30), Run(SCHEDULERS["LambdaLR"])
     then.data.load_state_dict(first.data.state_dict())
     (text,) = told(lambda: then.train(stop_after=1))
-    assert "the data are in epoch 2, the scheduler is at its start: load the state" in text
+    assert "the data are in epoch 2, the scheduler is at its start: load what pace returned" in text
     again = Run(SCHEDULERS["LambdaLR"])
     again.data.load_state_dict(first.data.state_dict())
     again.optimizer.load_state_dict(first.optimizer.state_dict())

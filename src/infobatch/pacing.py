@@ -263,9 +263,7 @@ class Paced:
             return  # once more from where it stands
         text = ""
         if self._seen is None and epoch and not self._count:
-            text = (
-                f"the data are in epoch {epoch}, the scheduler is at its start: load the state of what pace returned"
-            )
+            text = f"the data are in epoch {epoch}, the scheduler is at its start: load what pace returned, too"
         elif self._seen is not None and epoch == self._seen + 1:
             text = self._amiss(self.train_data.history[-1].growth == 1)
         if text and not self._warned:
@@ -279,7 +277,7 @@ class Paced:
             return "a whole epoch went by without a step of the scheduler: call the step() of what pace returned"
         if full and 1.5 * self._calls <= self.steps_per_epoch:
             return (
-                f"a full epoch stepped the scheduler {self._calls} times, and steps_per_epoch is {self.steps_per_epoch}: "
+                f"steps of the scheduler in a full epoch: {self._calls}, and steps_per_epoch={self.steps_per_epoch}; "
                 "with gradient accumulation take infobatch.full_steps(..., accumulate=...), for a scheduler that is "
                 "stepped once an epoch 1"
             )
@@ -365,8 +363,8 @@ def _check(scheduled: Any, train_data: Any) -> None:
             message(
                 "a scheduler or an optimizer of torch",
                 type(scheduled).__name__,
-                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric sets "
-                'the rate itself: step it yourself, without pace, and let the loss or nothing grow (compensate="none").',
+                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric sets the "
+                'rate itself: step it yourself, without pace, and let the loss grow or nothing (compensate="none").',
             )
         )
     if isinstance(train_data, Pruned) and train_data.loss_has_grown:
