@@ -12,9 +12,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
-DEMO := --task digits --methods full infobatch random --seeds 3 --epochs 20 --eval-every 2
+DEMO := --task digits --methods full infobatch random:ratio=0.45 --seeds 3 --epochs 20 --eval-every 2
 demo: $(READY)  ## digits with and without pruning: the comparison, and a page with plots
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
+	@echo 'To have infobatch on your path: . $(BIN)/activate'
 
 test: check  ## every test but those that need a GPU, after the static checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal

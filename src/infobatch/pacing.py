@@ -363,7 +363,7 @@ def _check(scheduled: Any, train_data: Any) -> None:
             message(
                 "a scheduler or an optimizer of torch",
                 type(scheduled).__name__,
-                "The order is pace(scheduler, train_data, steps_per_epoch). A scheduler that follows a metric sets the "
+                "The order is pace(scheduler, train_data, steps_per_epoch). One that follows a metric sets the "
                 'rate itself: step it yourself, without pace, and let the loss grow or nothing (compensate="none").',
             )
         )
