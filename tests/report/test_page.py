@@ -52,6 +52,13 @@ def test_verdicts_stand_in_words(page: str) -> None:
     assert "One look at these runs is assumed." in text
 
 
+def test_which_rate_controls_have_is_said_below_the_verdicts(page: str) -> None:
+    said = "Full data with as many steps: at the same learning rate or, where that did better, at one that grew"
+    assert said not in page
+    runs = [run("full", **SMALL), run("infobatch", **SMALL), run("full", steps=5, compensate="lr", **SMALL)]
+    assert said in report.html(runs).partition("</table>")[2].partition("</section>")[0]
+
+
 def test_curves_are_means_over_runs(runs: list[Run], page: str) -> None:
     rows = [row for row in table(page, "pruned") if row["method"] == "infobatch"]
     left = np.array([[fact["size"] - fact["kept"] for fact in one.epochs] for one in of(runs, "infobatch")])

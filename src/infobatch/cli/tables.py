@@ -95,6 +95,8 @@ def comparison(found: Comparison) -> None:
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
+    if found.rates:
+        say(f"At equal steps: to full data for as many steps, {found.rates}.")
     judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
     if judged:
         say(found.looked)

@@ -71,6 +71,15 @@ class Comparison:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
+    rate_grew: bool = False
+    """Whether there is full data for as many steps as a method took at a rate that grew in the place of steps."""
+
+    @property
+    def rates(self) -> str:
+        """At which learning rate full data for as many steps was trained; empty where there is one rate alone."""
+        if not self.rate_grew:
+            return ""
+        return "at the same learning rate or, where that did better, at one that grew in the place of steps (full+lr)"
 
     @property
     def looked(self) -> str:
@@ -136,14 +145,10 @@ def compare(
         same = None if _is_control(members[0]) else _same_steps(good[name], controls, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
-    if any(map(_rate_grew, controls)):
-        notes.append(
-            "At equal steps: to full data for as many steps, at the same learning rate or, where that did better, at "
-            "one that grew in the place of steps (full+lr)."
-        )
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {FULL}, so nothing to compare with and no verdict.")
-    return Comparison(FULL, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
+    metric, grew = _metric_name(runs), any(map(_rate_grew, controls))
+    return Comparison(FULL, against, metric, margin, level, taken, held, tuple(rows), tuple(notes), grew)
 
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
