@@ -138,6 +138,8 @@ def test_full_data_cut_short_counts_as_no_method_and_prunes_nothing(runs: list[R
     assert re.search(r"<h1>(.*)</h1>", page)[1] == "cifar10: 2 methods, 20 runs"  # type: ignore[index]
     for key in ("class-saving", "class-both", "noise", "effective"):
         assert {row["method"] for row in table(page, key)} == {"infobatch", "random"}
+    for key in ("pruned", "saved"):
+        assert {row["method"] for row in table(page, key)} == {"full", "infobatch", "random"}
     control = next(one for one in runs if one.settings.steps)
     assert control.end is not None
     control = made([control.start, *control.epochs, {**control.end, "epochs": 21}])  # its last epoch is a part of one
@@ -206,6 +208,16 @@ def test_distributions_are_of_the_first_and_last_pruned_epoch(runs: list[Run], p
     assert sorted({int(row["epoch"]) for row in rows}) == [pruned[0]["epoch"] + 1, pruned[-1]["epoch"] + 1]
     shown = [float(row["after rescaling"]) for row in rows[40:]]
     assert shown == pytest.approx(pruned[-1]["losses"]["rescaled"], rel=1e-4)
+
+
+def test_distributions_are_of_methods_alone() -> None:
+    """The last epoch of full data cut short may be a part of one, of which nothing was pruned."""
+    lines = facts("full", steps=5, **SMALL)
+    last = [line for line in lines if line["kind"] == "epoch"][-1]
+    last |= {"kept": 100, "losses": facts("infobatch", **SMALL)[2]["losses"]}
+    runs = [run("full", **SMALL), run("infobatch", **SMALL), made(lines)]
+    keys = re.findall(r'<figure id="(losses-\d+)"', report.html(runs))
+    assert keys == ["losses-0"]
 
 
 def lines_of(svg: ElementTree.Element) -> list[np.ndarray]:

@@ -129,7 +129,7 @@ def compare(
     taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
     look = max(1, len(taken or ()))
     held = level_at(level, look)
-    controls = list({id(run): run for members in good.values() for run in members if _is_control(run)}.values())
+    controls = list({id(run): run for members in good.values() for run in members if is_control(run)}.values())
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets)
@@ -142,7 +142,7 @@ def compare(
         else:
             verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or FULL)
-        same = None if _is_control(members[0]) else _same_steps(good[name], controls, held)
+        same = None if is_control(members[0]) else _same_steps(good[name], controls, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
@@ -161,7 +161,7 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """
     runs = sorted(runs, key=_begun)
     shown = _telling(runs)
-    whose = _owners([run for run in runs if _is_control(run)], runs)
+    whose = _owners([run for run in runs if is_control(run)], runs)
     sets: dict[str, list[Run]] = {}
     owners: dict[str, str] = {}
     for run in runs:
@@ -177,7 +177,7 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
         run = sets[name][0]
         if _is_baseline(run):
             return 1 if run.settings.ideas else 0
-        return 3 if _is_control(run) else 2
+        return 3 if is_control(run) else 2
 
     own = sorted((name for name in sets if not owners[name]), key=rank)
     place = {name: at for at, name in enumerate(own)}
@@ -317,7 +317,7 @@ def _is_baseline(run: Run) -> bool:
     return plain == FULL
 
 
-def _is_control(run: Run) -> bool:
+def is_control(run: Run) -> bool:
     """Full data, stopped after a number of steps."""
     return run.settings.steps > 0 and run.settings.method == FULL
 
