@@ -270,6 +270,11 @@ def test_frontier_is_what_none_beats() -> None:
     assert [one.label for one in frontier.best(points)] == ["a", "b", "e", "f"]
 
 
+def test_the_band_is_named_where_there_is_one(page: str) -> None:
+    assert "than these; the grey band joins them: " in page
+    assert "the grey band" not in report.html([run("full", **SMALL)])
+
+
 def test_colours_are_all_variables_and_names_are_unique(page: str) -> None:
     for svg in re.findall(r"<svg viewBox.*?</svg>", page, re.S):
         assert not re.search(r"(fill|stroke|color)\W+#", svg)
