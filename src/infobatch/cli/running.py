@@ -91,7 +91,7 @@ def train(
             resume=resume is not None,
             stop=stop,
             tick=screen.watch(settings, epochs),
-            hooks=[Announcement(screen), *_hooks(tensorboard, wandb)(folder)],
+            hooks=[Announcement(screen, settings), *_hooks(tensorboard, wandb)(folder)],
         )
         screen.done(done)
     told = plain(done, folder) if json else None
@@ -168,7 +168,7 @@ def compare(
 def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
     count, done = len(bench.with_controls(series)), []
     with make_screen(count, bench.total_length(series, task)) as screen, _stoppable() as stop:
-        first = Announcement(screen)
+        first = Announcement(screen, series.base)
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
         for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
             screen.done(one)
