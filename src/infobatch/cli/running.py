@@ -194,8 +194,9 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
         return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
     asked = {label(one) for one in series.settings()}
     open_rows = [(row.verdict.more, row.label) for row in found.rows if row.label in asked and row.verdict.more]
+    guess = f"guessed from {len(series.seeds)} seeds, it may take more"
     for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
-        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name})")
+        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name}; {guess})")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
     return Answer()
 

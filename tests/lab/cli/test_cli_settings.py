@@ -159,7 +159,8 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")
     assert code == 0
     (more,) = re.findall(r"about (\d+) more needed", out)
-    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}" in out
+    guess = "(random_star:ratio=0.8; guessed from 2 seeds, it may take more)"
+    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}   {guess}" in out
 
 
 # ---- bad input -------------------------------------------------------------------------------------------
