@@ -49,3 +49,8 @@ def warn(text: str) -> None:
 
 def message(expected: str, got: str, remedy: str) -> str:
     return f"expected {expected}; got {got}. {remedy}"
+
+
+def installing(extra: str) -> str:
+    """How to get what an extra brings. Under our name an index may have somebody else's package."""
+    return f"pip install '.[{extra}]' in the folder of infobatch"

@@ -217,7 +217,7 @@ def test_without_the_extra_it_says_how_to_get_it(say: Any, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "cyclopts", None)
     code, out, err = say("methods")
     assert (code, out) == (2, "")
-    assert err == "infobatch: the command line needs cyclopts: pip install 'infobatch[lab]'\n"
+    assert err == "infobatch: the command line needs cyclopts: pip install '.[lab]' in the folder of infobatch\n"
 
 
 NO_LOCKS = """
