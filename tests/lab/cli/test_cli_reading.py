@@ -117,6 +117,8 @@ def test_estimate_from_a_log(say: Any, place: Path) -> None:
     code, out, _ = say("estimate", "losses.npy", "--methods", "random:ratio=0.5")
     assert code == 0
     assert "37.5" in out
+    assert "\nEffective size: " in out
+    assert "\nNoise, at most: " in out
     told = json.loads(say("estimate", "losses.npy", "--json")[1])
     assert all("unknown" not in one for one in told["methods"])
     assert len(told["unknown"]) == len(set(told["unknown"])) > 0
