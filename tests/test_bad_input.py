@@ -95,7 +95,8 @@ def test_a_wrong_count_of_losses(count: int) -> None:
     else:
         train_data.update(torch.ones(count))
         next(batches)
-        refused(MisalignedError, "waiting for losses", lambda: train_data.update(torch.ones(count)))
+        lacking = "lacks 1 loss\\)" if count == 4 else "lacks 4 losses\\)"
+        refused(MisalignedError, f"waiting for losses.*{lacking}", lambda: train_data.update(torch.ones(count)))
 
 
 def test_losses_without_a_batch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_a_warning_of_pace_names_the_call_of_pace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "delta", "said"), [(7, 0.875, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0), (1, 0.5, 0)]
+    ("epochs", "delta", "said"), [(7, 0.875, 1), (3, 0.7, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0), (1, 0.5, 0)]
 )
 def test_a_run_too_short_to_end_on_all_data_is_told(
     recwarn: pytest.WarningsRecorder, epochs: int, delta: float, said: int
@@ -80,6 +81,10 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
     warnings.simplefilter("always")
     train = infobatch.InfoBatch(range(40), epochs, delta=delta)
     assert ["no epoch is left for all data" in str(each.message) for each in recwarn] == [True] * said
+    for each in recwarn:
+        (smaller,) = re.findall(r"train longer, or take a smaller delta, e\.g\. delta=(\S+)$", str(each.message))
+        infobatch.InfoBatch(range(40), epochs, delta=float(smaller))
+    assert len(recwarn) == said
     infobatch.Pruned(range(40), infobatch.methods.seta(), epochs)  # prunes to its end, however long
     assert len(recwarn) == said
     infobatch.Pruned(range(40), infobatch.variations.annealed(infobatch.methods.seta(), delta), epochs)

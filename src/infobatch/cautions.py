@@ -30,9 +30,10 @@ class Cautions:
         last = Moment(num_epochs - 1, num_epochs)
         ends = not self._method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
         if last.epoch and ends and self._method.schedule(last):
+            smaller = min(0.8, 100 * last.epoch // num_epochs / 100)  # with it the last epoch has all data
             warn(
                 f"with num_epochs={num_epochs} no epoch is left for all data at the end of {self._method!r}: "
-                "train longer, or let it end earlier"
+                f"train longer, or take a smaller delta, e.g. delta={smaller:g}"
             )
 
     def of_looks(self, book: ScoreBook | ShardBook) -> None:

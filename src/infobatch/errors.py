@@ -49,3 +49,16 @@ def warn(text: str) -> None:
 
 def message(expected: str, got: str, remedy: str) -> str:
     return f"expected {expected}; got {got}. {remedy}"
+
+
+def counted(many: int, word: str) -> str:
+    """
+    >>> counted(1, "loss"), counted(2, "loss"), counted(0, "row")
+    ('1 loss', '2 losses', '0 rows')
+    """
+    return f"{many} {word}{'' if many == 1 else 'es' if word.endswith(('s', 'ch')) else 's'}"
+
+
+def installing(extra: str) -> str:
+    """How to get what an extra brings. Under our name an index may have somebody else's package."""
+    return f"pip install '.[{extra}]' in the folder of infobatch"

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from .asking import Asker
-from .errors import MisalignedError, message
+from .errors import MisalignedError, counted, message
 from .walk import Walk, Where
 
 ONE_ITERATOR = "one open iterator over the training data"
@@ -181,8 +181,8 @@ class Pass:
             self._doubt()
             raise MisalignedError(
                 message(
-                    f"{expected} delivered batch(es) waiting for losses at an update",
-                    f"{waiting} (the oldest still lacks {len(self.waiting[0])} losses)",
+                    f"{counted(expected, 'delivered batch')} waiting for losses at an update",
+                    f"{waiting} (the oldest still lacks {counted(len(self.waiting[0]), 'loss')})",
                     "A batch you leave out wants train_data.skip(); a loop that reads ahead wants "
                     "infobatch.DataLoader(..., lookahead=n); a collate_fn must not drop samples.",
                 )
@@ -366,7 +366,7 @@ class Pass:
             raise MisalignedError(
                 message(
                     "a loss for every sample of a batch",
-                    f"{some} losses and then no more, in epoch {self.epoch}; they are left out",
+                    f"{counted(some, 'loss')} and then no more, in epoch {self.epoch}; they are left out",
                     "The rest of a batch wants train_data.skip(); a collate_fn must not drop samples.",
                 )
             )
@@ -405,14 +405,14 @@ def _joined(front: Where, rest: Where) -> Where:
 def _nothing_waits(count: int | None) -> str:
     return message(
         "a delivered batch that waits for its losses",
-        f"{count} losses and no batch" if count else "none",
+        f"{counted(count, 'loss')} and no batch" if count else "none",
         "Call update() once for each batch of the training loader, and only for those.",
     )
 
 
 def _too_many(count: int, left: int) -> str:
     return message(
-        f"at most {left} losses, what the batch in front still waits for",
+        f"at most {counted(left, 'loss')}, what the batch in front still waits for",
         str(count),
         "Call update() once for each batch, with one loss a sample.",
     )

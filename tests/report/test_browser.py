@@ -143,6 +143,12 @@ def test_nothing_sticks_out_sideways(browser: Browser, page: Path, size: tuple[i
     assert browser.ask(script) == []
 
 
+def test_lines_do_not_run_through_letters(browser: Browser, page: Path) -> None:
+    browser.open(page, *DESK)
+    around = "(one => [one.paintOrder, one.stroke])(getComputedStyle(document.querySelector('#difference text')))"
+    assert browser.ask(around) == ["stroke", rgb(LIGHT["--card"])]
+
+
 def test_letters_can_be_read_on_a_phone(browser: Browser, page: Path) -> None:
     browser.open(page, *NARROW)
     drawn = """[...document.querySelectorAll('svg.plot')].flatMap(svg => {

@@ -52,6 +52,13 @@ def test_verdicts_stand_in_words(page: str) -> None:
     assert "One look at these runs is assumed." in text
 
 
+def test_which_rate_controls_have_is_said_below_the_verdicts(page: str) -> None:
+    said = "Full data with as many steps: at the same learning rate or, where that did better, at one that grew"
+    assert said not in page
+    runs = [run("full", **SMALL), run("infobatch", **SMALL), run("full", steps=5, compensate="lr", **SMALL)]
+    assert said in report.html(runs).partition("</table>")[2].partition("</section>")[0]
+
+
 def test_curves_are_means_over_runs(runs: list[Run], page: str) -> None:
     rows = [row for row in table(page, "pruned") if row["method"] == "infobatch"]
     left = np.array([[fact["size"] - fact["kept"] for fact in one.epochs] for one in of(runs, "infobatch")])
@@ -131,6 +138,8 @@ def test_full_data_cut_short_counts_as_no_method_and_prunes_nothing(runs: list[R
     assert re.search(r"<h1>(.*)</h1>", page)[1] == "cifar10: 2 methods, 20 runs"  # type: ignore[index]
     for key in ("class-saving", "class-both", "noise", "effective"):
         assert {row["method"] for row in table(page, key)} == {"infobatch", "random"}
+    for key in ("pruned", "saved"):
+        assert {row["method"] for row in table(page, key)} == {"full", "infobatch", "random"}
     control = next(one for one in runs if one.settings.steps)
     assert control.end is not None
     control = made([control.start, *control.epochs, {**control.end, "epochs": 21}])  # its last epoch is a part of one
@@ -201,6 +210,16 @@ def test_distributions_are_of_the_first_and_last_pruned_epoch(runs: list[Run], p
     assert shown == pytest.approx(pruned[-1]["losses"]["rescaled"], rel=1e-4)
 
 
+def test_distributions_are_of_methods_alone() -> None:
+    """The last epoch of full data cut short may be a part of one, of which nothing was pruned."""
+    lines = facts("full", steps=5, **SMALL)
+    last = [line for line in lines if line["kind"] == "epoch"][-1]
+    last |= {"kept": 100, "losses": facts("infobatch", **SMALL)[2]["losses"]}
+    runs = [run("full", **SMALL), run("infobatch", **SMALL), made(lines)]
+    keys = re.findall(r'<figure id="(losses-\d+)"', report.html(runs))
+    assert keys == ["losses-0"]
+
+
 def lines_of(svg: ElementTree.Element) -> list[np.ndarray]:
     """The points of each curve, in pixels."""
     paths = [path.get("d") or "" for path in svg.iter("path") if "stroke-width: 1.9" in (path.get("style") or "")]
@@ -249,6 +268,11 @@ def test_frontier_is_what_none_beats() -> None:
     points += [point("e", 5, 4), point("f", 5, 4)]  # alike, so neither beats the other
     points += [point("g", 6, 4), point("h", 5, 3)]  # as good in one and worse in the other
     assert [one.label for one in frontier.best(points)] == ["a", "b", "e", "f"]
+
+
+def test_the_band_is_named_where_there_is_one(page: str) -> None:
+    assert "than these; the grey band joins them: " in page
+    assert "the grey band" not in report.html([run("full", **SMALL)])
 
 
 def test_colours_are_all_variables_and_names_are_unique(page: str) -> None:

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..errors import installing
+
 EXTRA = {"cyclopts", "rich", "attrs", "attr", "docstring_parser", "rich_rst"}
 
 LOCKS = "fcntl"
@@ -20,7 +22,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in {*EXTRA, LOCKS}:
             raise
-        missing = f"the command line needs {error.name}: pip install 'infobatch[lab]'"
+        missing = f"the command line needs {error.name}: {installing('lab')}"
         print(f"infobatch: {error if error.name == LOCKS else missing}", file=sys.stderr)
         return 2
     return run(sys.argv[1:] if words is None else words)

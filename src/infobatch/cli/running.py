@@ -91,7 +91,7 @@ def train(
             resume=resume is not None,
             stop=stop,
             tick=screen.watch(settings, epochs),
-            hooks=[Announcement(screen), *_hooks(tensorboard, wandb)(folder)],
+            hooks=[Announcement(screen, settings), *_hooks(tensorboard, wandb)(folder)],
         )
         screen.done(done)
     told = plain(done, folder) if json else None
@@ -168,7 +168,7 @@ def compare(
 def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
     count, done = len(bench.with_controls(series)), []
     with make_screen(count, bench.total_length(series, task)) as screen, _stoppable() as stop:
-        first = Announcement(screen)
+        first = Announcement(screen, series.base)
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
         for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
             screen.done(one)
@@ -194,8 +194,9 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
         return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
     asked = {label(one) for one in series.settings()}
     open_rows = [(row.verdict.more, row.label) for row in found.rows if row.label in asked and row.verdict.more]
+    guess = f"guessed from {len(series.seeds)} seeds, it may take more"
     for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
-        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name})")
+        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name}; {guess})")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
     return Answer()
 

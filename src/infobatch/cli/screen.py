@@ -67,16 +67,18 @@ def make_screen(runs: int, epochs: int) -> Screen:
 
 
 class Announcement:
-    """A hook that says once, as the first run begins, which settings are not the general defaults."""
+    """A hook that says once, as the first run that is trained begins, which settings are not the general defaults:
+    those asked for, which a comparison's runs share, whatever that run has of its own."""
 
-    def __init__(self, screen: Screen) -> None:
-        self.screen, self.said = screen, False
+    def __init__(self, screen: Screen, asked: Settings) -> None:
+        self.screen, self.asked, self.said = screen, asked, False
 
     def __call__(self, fact: Fact) -> None:
-        if fact["kind"] != "start" or self.said:
+        del fact
+        if self.said:
             return
         self.said = True
-        told = unusual(fact["settings"])
+        told = unusual(self.asked.plain())
         if told:
             self.screen.say(f"Settings: {told}; the others as by default", style="dim")
 

@@ -95,6 +95,8 @@ def comparison(found: Comparison) -> None:
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
+    if found.rates:
+        say(f"At equal steps: to full data for as many steps, {found.rates}.")
     judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
     if judged:
         say(found.looked)
@@ -191,6 +193,11 @@ def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
         for one in found
     ]
     show(columns, rows, right=columns[1:], spare=columns[-1:])
+    say(
+        "Effective size: how many samples of equal weight would be worth as much, mean over the epochs.",
+        "Noise, at most: a step's squared noise-to-signal ratio against full data's, in the worst epoch that prunes; "
+        "the paper (appendix B.3) wants at most 1.",
+    )
     reasons = {why: ", ".join(name for name in left_out if left_out[name] == why) for why in left_out.values()}
     if reasons:
         say(f"Left out: {'; '.join(f'{names} ({why})' for why, names in reasons.items())}.")

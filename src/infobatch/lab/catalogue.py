@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, message
+from ..errors import InputError, installing, message
 from .data import cifar, digits, folder, idx, names, npy, own, parquet, tiny
 from .data.files import Samples
 from .data.pictures import Shape
@@ -226,7 +226,7 @@ _ALL = (
     TaskInfo(
         name="digits",
         description="1,797 handwritten digits of 8 x 8 pixels; comes with scikit-learn, trains in seconds",
-        where="with scikit-learn (pip install 'infobatch[lab]')",
+        where=f"with scikit-learn ({installing('lab')})",
         layouts=(),
         shape=(1, 8, 8),
         classes=names.DIGITS,

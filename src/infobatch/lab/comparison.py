@@ -71,6 +71,15 @@ class Comparison:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
+    rate_grew: bool = False
+    """Whether there is full data for as many steps as a method took at a rate that grew in the place of steps."""
+
+    @property
+    def rates(self) -> str:
+        """At which learning rate full data for as many steps was trained; empty where there is one rate alone."""
+        if not self.rate_grew:
+            return ""
+        return "at the same learning rate or, where that did better, at one that grew in the place of steps (full+lr)"
 
     @property
     def looked(self) -> str:
@@ -120,7 +129,7 @@ def compare(
     taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
     look = max(1, len(taken or ()))
     held = level_at(level, look)
-    controls = list({id(run): run for members in good.values() for run in members if _is_control(run)}.values())
+    controls = list({id(run): run for members in good.values() for run in members if is_control(run)}.values())
     rows = []
     for name, members in sets.items():
         full = _baseline_of(members[0], sets)
@@ -133,17 +142,13 @@ def compare(
         else:
             verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or FULL)
-        same = None if _is_control(members[0]) else _same_steps(good[name], controls, held)
+        same = None if is_control(members[0]) else _same_steps(good[name], controls, held)
         row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
-    if any(map(_rate_grew, controls)):
-        notes.append(
-            "At equal steps: to full data for as many steps, at the same learning rate or, where that did better, at "
-            "one that grew in the place of steps (full+lr)."
-        )
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {FULL}, so nothing to compare with and no verdict.")
-    return Comparison(FULL, against, _metric_name(runs), margin, level, taken, held, tuple(rows), tuple(notes))
+    metric, grew = _metric_name(runs), any(map(_rate_grew, controls))
+    return Comparison(FULL, against, metric, margin, level, taken, held, tuple(rows), tuple(notes), grew)
 
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -156,7 +161,7 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """
     runs = sorted(runs, key=_begun)
     shown = _telling(runs)
-    whose = _owners([run for run in runs if _is_control(run)], runs)
+    whose = _owners([run for run in runs if is_control(run)], runs)
     sets: dict[str, list[Run]] = {}
     owners: dict[str, str] = {}
     for run in runs:
@@ -172,7 +177,7 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
         run = sets[name][0]
         if _is_baseline(run):
             return 1 if run.settings.ideas else 0
-        return 3 if _is_control(run) else 2
+        return 3 if is_control(run) else 2
 
     own = sorted((name for name in sets if not owners[name]), key=rank)
     place = {name: at for at, name in enumerate(own)}
@@ -312,7 +317,7 @@ def _is_baseline(run: Run) -> bool:
     return plain == FULL
 
 
-def _is_control(run: Run) -> bool:
+def is_control(run: Run) -> bool:
     """Full data, stopped after a number of steps."""
     return run.settings.steps > 0 and run.settings.method == FULL
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checks import is_count
-from ..errors import InputError, message
+from ..errors import InputError, counted, message
 from ..method import Method
 from ..methods import METHODS
 from ..schedules import Moment
@@ -174,7 +174,7 @@ def _gaps(losses: Tensor, num_epochs: int) -> list[str]:
     if missing:
         share = missing / (logged * size)
         gaps.append(
-            f"{missing} losses ({share:.1%}) are missing or not finite; those samples keep the score they had."
+            f"Missing or not finite: {counted(missing, 'loss')} ({share:.1%}); a sample keeps the score it had."
         )
     if num_epochs > logged:
         gaps.append(f"Epochs {logged} to {num_epochs - 1} are not in the log; its last epoch stands for them.")

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from ..errors import InputError, message
+from ..errors import InputError, installing, message
 from .comparison import COST
 from .quantities import VALUES
 from .settings import Settings, near
@@ -29,7 +29,7 @@ else:
     try:
         import tomli as tomllib
     except ImportError as error:
-        raise InputError(message("tomli, with Python 3.10", "none", "pip install 'infobatch[lab]'")) from error
+        raise InputError(message("tomli, with Python 3.10", "none", installing("lab"))) from error
 
 Compare = Literal["points", "factor"]
 INCIDENTAL = frozenset({*COST, "amp", "seed"})

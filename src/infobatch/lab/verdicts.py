@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from ..errors import InputError, message
+from ..errors import InputError, installing, message
 from .words import percent
 
 Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
@@ -146,6 +146,6 @@ def student(freedom: int, level: float) -> float:
     try:
         from scipy.special import stdtrit
     except ImportError as error:
-        text = message("scipy for Student's t", "none installed", "pip install 'infobatch[lab]'")
+        text = message("scipy for Student's t", "none installed", installing("lab"))
         raise InputError(text) from error
     return float(stdtrit(freedom, (1 + level) / 2))

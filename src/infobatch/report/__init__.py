@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoint import replacing
-from ..errors import InputError, message
+from ..errors import InputError, installing, message
 from ..lab.records import Run
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        text = message("matplotlib and jinja2 for the report", f"no {error.name}", "pip install 'infobatch[lab]'")
+        text = message("matplotlib and jinja2 for the report", f"no {error.name}", installing("lab"))
         raise InputError(text) from error
 
 

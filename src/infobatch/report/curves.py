@@ -74,12 +74,12 @@ def _wanted(study: Study) -> list[Wanted]:
             bounds=positive,
         ),
         Wanted(
-            "pruned", "Samples left out, by epoch", series.all_of(series.pruned), "samples",
+            "pruned", "Samples left out, by epoch", series.planned(series.pruned), "samples",
             "The first epoch and the last are full, unless a method says otherwise (the paper's Fig. 4d)." + band,
             form="{:,.0f}", from_zero=True, bounds=positive,
         ),
         Wanted(
-            "saved", "Saved so far", series.all_of(series.percent("saved_so_far")), "% of all samples",
+            "saved", "Saved so far", series.planned(series.percent("saved_so_far")), "% of all samples",
             "Of all epochs up to this one. It ends at what the run saved.", form="{:.1f} %", from_zero=True,
             bounds=(0.0, 100.0),
         ),

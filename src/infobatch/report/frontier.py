@@ -59,13 +59,14 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
         told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((looks[one.label].colour, told), (None, cost))))
     names = "; ".join(clip(one.label, 40) for one in ahead[:4])
+    joined = "; the grey band joins them" if ahead[1:] else ""
     names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
     return Figure(
         f"frontier-{by}",
         f"{word(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
         "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
-        f"than these: {names}.",
+        f"than these{joined}: {names}.",
         keys(looks, [one.label for one in points]),
         href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),
     )

@@ -27,7 +27,7 @@ Histogram = tuple[list[float], list[float], list[float], list[float]]
 def distributions(study: Study) -> tuple[list[Figure], list[str]]:
     """A figure a method, of its run of the lowest seed; and the labels for which there was no room."""
     found = []
-    for label in study.sets:
+    for label in filter(study.prunes, study.sets):
         run = study.first(label)
         known = [
             (fact["epoch"] + 1, histogram)

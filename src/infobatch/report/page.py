@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..errors import counted
 from ..lab.comparison import Row
 from ..lab.readings import device_of, metric_of, number, seconds, table
 from ..lab.records import Run
@@ -143,7 +144,8 @@ def _gallery(study: Study) -> Section:
         "keeps what the net finds hard; wrong labels often hide there. Where chance chooses, both ends are chance."
     )
     if found and left > 0:
-        intro += f" {left} methods are not shown: no samples in their records, or more than {MOST_LABELS} methods."
+        why = f"no samples in their records, or more than {MOST_LABELS} methods"
+        intro += f" {counted(left, 'method')} not shown: {why}."
     missing = "No samples: no pruning run has finished, or the runs were made with gallery = 0."
     return Section("samples", "Samples most and least kept", intro, galleries=tuple(found), missing=missing)
 
@@ -151,8 +153,8 @@ def _gallery(study: Study) -> Section:
 def _title(study: Study) -> str:
     tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
     methods = sum(map(study.is_method, study.sets))
-    runs = _count(len(study.runs), "run")
-    return f"{', '.join(tasks)}: {_count(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
+    runs = counted(len(study.runs), "run")
+    return f"{', '.join(tasks)}: {counted(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
 
 
 def _subtitle(study: Study) -> str:
@@ -164,10 +166,6 @@ def _subtitle(study: Study) -> str:
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
     parts = [models, f"{epochs} epochs", f"{size} training samples" if size else "", device, when]
     return " · ".join(part for part in parts if part)
-
-
-def _count(many: int, word: str) -> str:
-    return f"{many} {word}{'' if many == 1 else 's'}"
 
 
 def _lines(study: Study) -> list[Line]:

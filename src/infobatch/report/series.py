@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..lab import readings
-from ..lab.comparison import Comparison, compare, group, partner_of
+from ..lab.comparison import Comparison, compare, group, is_control, partner_of
 from ..lab.readings import mean, number, table
 from ..lab.records import Fact, Run
 
@@ -65,6 +65,10 @@ class Study:
     def is_method(self, label: str) -> bool:
         """Whether it is neither full data nor its control."""
         return self.sets[label][0].settings.method != self.comparison.baseline
+
+    def is_control(self, label: str) -> bool:
+        """Whether it is full data, stopped after a number of steps."""
+        return is_control(self.sets[label][0])
 
     def pairs(self, label: str) -> list[tuple[Run, Run]]:
         """Finished runs of a label, each with full data of its settings and seed, but not with itself."""
@@ -177,6 +181,15 @@ def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -
 
     def curve(study: Study, label: str) -> Curve:
         return averaged((track(run, value, by_samples=by_samples) for run in study.shown(label)), study.points)
+
+    return curve
+
+
+def planned(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Curve]:
+    """The same, without full data cut short: what it did not train on, nobody left out."""
+
+    def curve(study: Study, label: str) -> Curve:
+        return averaged([], study.points) if study.is_control(label) else all_of(value)(study, label)
 
     return curve
 

@@ -117,6 +117,8 @@ def test_estimate_from_a_log(say: Any, place: Path) -> None:
     code, out, _ = say("estimate", "losses.npy", "--methods", "random:ratio=0.5")
     assert code == 0
     assert "37.5" in out
+    assert "\nEffective size: " in out
+    assert "\nNoise, at most: " in out
     told = json.loads(say("estimate", "losses.npy", "--json")[1])
     assert all("unknown" not in one for one in told["methods"])
     assert len(told["unknown"]) == len(set(told["unknown"])) > 0
@@ -398,6 +400,11 @@ def test_numbers_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-0.0 " not in out
     assert re.search(r"random +3 +91\.00 ± 1\.00 +0\.0 +10 +8\.0 ± 1\.0 +0\.00 \[0\.00, 0\.00\]", out)
     assert "corrected" not in out  # there is one verdict
+    assert "full+lr" not in out
+    start = {**runs[0].start, "settings": Settings(method="full", steps=9, compensate="lr").plain()}
+    comparison(compare([*runs, Run("control", start, end=runs[0].end)]))
+    out = capsys.readouterr().out
+    assert "\nAt equal steps: to full data for as many steps, at the same learning rate or, where that did" in out
 
 
 def test_a_report_judges_as_its_comparison_did(say: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -62,6 +63,18 @@ def test_what_the_task_set_is_said(say: Any) -> None:
     )
     words = ("compare", "--task", "toy:make", "--methods", "full", "--seeds", "2")
     assert say(*words)[2].count("the others as by default") == 1
+
+
+@pytest.mark.usefixtures("blank")
+def test_settings_of_a_comparison_are_not_those_of_a_control(say: Any) -> None:
+    """Though a control may be the first that is left to train."""
+    words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--name", "mine")
+    told = say(*words)[2].splitlines()[0]
+    (control,) = Path("runs/mine").glob("full-*-steps-seed0")
+    shutil.rmtree(control)
+    code, _, err = say("compare", "--resume", "runs/mine")
+    assert code == 0
+    assert [line for line in err.splitlines() if line.startswith("Settings: ")] == [told]
 
 
 @pytest.mark.usefixtures("blank")
@@ -146,7 +159,8 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")
     assert code == 0
     (more,) = re.findall(r"about (\d+) more needed", out)
-    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}" in out
+    guess = "(random_star:ratio=0.8; guessed from 2 seeds, it may take more)"
+    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}   {guess}" in out
 
 
 # ---- bad input -------------------------------------------------------------------------------------------
@@ -203,7 +217,7 @@ def test_without_the_extra_it_says_how_to_get_it(say: Any, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "cyclopts", None)
     code, out, err = say("methods")
     assert (code, out) == (2, "")
-    assert err == "infobatch: the command line needs cyclopts: pip install 'infobatch[lab]'\n"
+    assert err == "infobatch: the command line needs cyclopts: pip install '.[lab]' in the folder of infobatch\n"
 
 
 NO_LOCKS = """

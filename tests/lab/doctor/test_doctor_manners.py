@@ -132,6 +132,7 @@ def test_a_limit_looks_at_the_first_samples_alone(patient: Callable[..., str]) -
     assert not_ok(found) == {}
     assert found.samples == 40
     assert "40 of 40" in named(found, "every sample").seen
+    assert named(found, "workers").seen == "1 worker"
 
 
 def test_epochs(patient: Callable[..., str]) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from ...errors import InputError, message
+from ...errors import InputError, installing, message
 from ..tasks import HASHED, Arrays
 
 
@@ -39,7 +39,7 @@ def absent(path: Path | str, siblings: str) -> InputError:
 
 
 def package_missing(package: str, extra: str) -> InputError:
-    return InputError(message(f"the package {package}", "none installed", f"pip install 'infobatch[{extra}]'"))
+    return InputError(message(f"the package {package}", "none installed", installing(extra)))
 
 
 def arrays(images: npt.NDArray[Any], labels: npt.NDArray[Any], where: tuple[Path, Path]) -> Arrays:

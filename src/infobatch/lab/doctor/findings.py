@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
+from ...errors import counted
 from .bench import Order
 from .case import Case, holds_pruned
 from .trials import Trial, tail
@@ -129,7 +130,8 @@ def workers(case: Case) -> Check | None:
     if inner is None:
         return None
     method = getattr(inner.multiprocessing_context, "get_start_method", str)() if inner.num_workers else ""
-    seen = f"{inner.num_workers or 'no'} workers" + (f" by {method}" if method else "")
+    seen = counted(inner.num_workers, "worker") if inner.num_workers else "no workers"
+    seen += f" by {method}" if method else ""
     if inner.num_workers and not getattr(inner, "in_order", True) and not case.ours:
         means = "Batches come in any order, and a torch loader does not say whose they are."
         return Check("workers", "problem", f"{seen}, in_order=False", means, case.line())
@@ -149,7 +151,7 @@ def drop_last(case: Case, size: int) -> Check | None:
         means = "cuDNN tries out every new size of a batch for seconds, and each pruned epoch ends in another one."
         seen = "off, and torch.backends.cudnn.benchmark is on"
         return Check("drop_last", "warning", seen, means, "Pass drop_last=True, or leave benchmark off.")
-    seen = f"up to {batch - 1} samples of each epoch are left out, other ones each time"
+    seen = f"up to {counted(batch - 1, 'sample')} of each epoch left out, other ones each time"
     if size < 2 * batch:
         means = f"A pruned epoch of {size} samples may have no batch of {batch} at all."
         return Check("drop_last", "warning", seen, means, "Take smaller batches, or drop_last=False.")
@@ -205,7 +207,7 @@ def reading_ahead(case: Case, trial: Trial, mended: Trial | None, lookahead: int
     if not lookahead:
         return Check(name, "ok", f"{kind} hands each batch on as it comes")
     means = "The loader has delivered a later batch than the one that the losses are of."
-    seen = f"{kind} has fetched {lookahead} more batch(es) when it hands one on"
+    seen = f"{kind} has fetched {counted(lookahead, 'more batch')} when it hands one on"
     return Check(name, "problem", seen, means, case.line(lookahead))
 
 
@@ -225,7 +227,8 @@ def batch_size(trial: Trial) -> Check:
         mend = f"loss = loss.view(-1, {usual}).mean(0)  # one loss a sample, before update()"
         if odd[0] < usual:
             mend = f"Leave samples out in the data set, before it is wrapped, and not in collate_fn; or:\n{BY_INDEX}"
-        return Check(name, "problem", f"{usual} samples were fetched for a batch of {odd[0]} rows", means, mend)
+        seen = f"{counted(usual, 'sample')} fetched for a batch of {counted(odd[0], 'row')}"
+        return Check(name, "problem", seen, means, mend)
     return Check(name, "ok", f"one row a sample, batches of {max(walk.counts)}")
 
 
@@ -233,7 +236,7 @@ def losses(trial: Trial, order: Order) -> Check:
     name, total, failed = "losses", trial.account, trial.failed
     if failed is not None:
         seen = f"batch {failed.error_at} of epoch {trial.walks.index(failed)}: {failed.error}"
-        astray = f"{total.wrong} losses" if total.wrong else "No loss"
+        astray = counted(total.wrong, "loss") if total.wrong else "No loss"
         return Check(
             name, "problem", seen, f"{astray} went astray, and training stops here.", "See the other checks."
         )
@@ -244,14 +247,13 @@ def losses(trial: Trial, order: Order) -> Check:
         unsure = f", {total.undecided} could not be told" if total.undecided else ""
         return Check(name, "ok", f"{total.right} of {total.came} reached their samples{unsure}")
     if total.came and order == "kept":
-        return Check(
-            name, "ok", f"{total.came} losses, counted batch by batch; collate_fn keeps the order of samples"
-        )
+        seen = f"{counted(total.came, 'loss')}, counted batch by batch; collate_fn keeps the order of samples"
+        return Check(name, "ok", seen)
     if total.came and order == "changed":
         means = "Nothing raises: the wrong samples would be pruned."
         return Check(name, "problem", "collate_fn changes the order of samples", means, BY_COLLATE)
     means = "The samples could not be recognised in the batches."
-    return Check(name, "not checkable", f"{total.came} losses, none of them for certain", means, BY_INDEX)
+    return Check(name, "not checkable", f"{counted(total.came, 'loss')}, none for certain", means, BY_INDEX)
 
 
 def order_inside(order: Order, trial: Trial) -> Check:
@@ -261,7 +263,7 @@ def order_inside(order: Order, trial: Trial) -> Check:
     if order == "changed":
         seen = "a sample in one place of a batch comes out in another"
         if inside:
-            seen = f"{inside} losses went to another sample of the same batch"
+            seen = f"{counted(inside, 'loss')} went to another sample of the same batch"
         means = (
             "collate_fn (or __getitems__) sorts or shuffles. Nobody can see that from outside, and nothing raises."
         )
@@ -322,7 +324,7 @@ def copies(trial: Trial) -> Check:
     if same > 0.01 * len(keys):
         means = "Each copy has a score of its own, and is pruned on its own. Every loss still reaches its sample."
         return Check("copies", "warning", f"{same} of {len(keys)} samples are the same as another", means)
-    return Check("copies", "ok", f"{same or 'no'} samples are the same as another")
+    return Check("copies", "ok", f"{counted(same, 'sample') if same else 'none'} the same as another")
 
 
 def cost(case: Case, trial: Trial) -> Check:
