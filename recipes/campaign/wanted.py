@@ -221,7 +221,8 @@ def adamw(seeds: int = 8) -> Iterator[Settings]:
     kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.05}
     larger = [{"method": "full", "steps": 1_670, "lr": lr} for lr in (0.019, 0.00475)]  # what the tiers' grow to
     first = [{**row, "lr": lr} for lr, row in product((0.01, 0.0025), rows)]
-    return grouped({**CROPS, **kind}, [first, larger], seeds)
+    others = [{**row, "lr": lr} for lr, row in product((0.005, 0.02), [*rows[:2], *rows[3:]])]  # each at its best
+    return grouped({**CROPS, **kind}, [first, larger, others], seeds)
 
 
 def parts(seeds: int = 10) -> Iterator[Settings]:
