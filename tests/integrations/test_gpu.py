@@ -21,7 +21,6 @@ from lightning_loop import QUIET, PacedModule, wrap
 from transformers_loop import FEW, Save
 
 DEVICE = "cuda"
-LIGHTNINGS = {"cuda": "gpu", "cpu": "cpu"}
 pytestmark = [pytest.mark.gpu, FEW, *QUIET]
 
 
@@ -32,7 +31,7 @@ def near(here: Any, there: Any) -> None:
 def test_lightning() -> None:
     net, train, steps = lightning_loop.plain(with_pace=True, device=DEVICE)
     module = PacedModule(wrap())
-    trainer = lightning_loop.fit(module, accelerator=LIGHTNINGS[DEVICE], devices=1)
+    trainer = lightning_loop.fit(module, accelerator=DEVICE, devices=1)
     assert trainer.global_step == steps
     assert module.train_data.scores.device.type == DEVICE
     assert [report.kept for report in module.train_data.history] == [report.kept for report in train.history]
@@ -42,7 +41,7 @@ def test_lightning() -> None:
 
 def test_lightning_resumed(tmp_path: Path) -> None:
     whole, rest = PacedModule(wrap()), PacedModule(wrap())
-    options: dict[str, Any] = {"accelerator": LIGHTNINGS[DEVICE], "devices": 1}
+    options: dict[str, Any] = {"accelerator": DEVICE, "devices": 1}
     saves = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, save_top_k=-1, filename="{step}")
     lightning_loop.fit(whole, saves, **options)
     lightning_loop.fit(rest, ckpt_path=tmp_path / "step=29.ckpt", **options)
