@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -95,6 +96,24 @@ def test_the_rate_grows_in_a_loop_over_the_plan_alone() -> None:
             data.update(losses[indices], indices)
             assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * growth)
     assert max(report.growth for report in data.history) > 1.2
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_compiled_loop_over_the_plan_alone_says_that_no_rate_grew(stepped: bool) -> None:
+    """A graph tells nobody that an epoch begins; the step of what pace returned does."""
+    losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
+    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
+    scheduler = infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+    fast = torch.compile(lambda loss, indices: data.update(loss, indices), backend="eager", dynamic=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(EPOCHS):
+            for indices in data.plan().indices.split(BATCH):
+                fast(losses[indices], indices)
+                if stepped:
+                    scheduler.step()
+    assert [str(each.message) for each in caught if "did not grow" in str(each.message)][1:] == []
+    assert any("did not grow" in str(each.message) for each in caught) is not stepped
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------------------

@@ -83,6 +83,17 @@ def test_a_run_warns_once() -> None:
     assert [warning.category for warning in caught] == [infobatch.InfoBatchWarning]
 
 
+def test_a_loop_over_the_plan_alone_is_warned_too() -> None:
+    losses = torch.rand(100).pow(8)
+    train_data = infobatch.InfoBatch(range(100), 6, ratio=0.95, delta=1.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(6):
+            for indices in train_data.plan().indices.split(10):
+                train_data.update(losses[indices], indices)
+    assert [warning.category for warning in caught] == [infobatch.InfoBatchWarning]
+
+
 def test_history_tells_the_run() -> None:
     train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(3)), 8)
     for _ in range(8):
@@ -106,3 +117,12 @@ def test_one_noisy_epoch_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
             train.update(x.float().pow(3))
         said.append(any("noise-to-signal" in str(each.message) for each in recwarn))
     assert said == [False, False, True, True]
+
+
+def test_a_look_at_a_first_batch_is_no_second_noisy_epoch(recwarn: pytest.WarningsRecorder) -> None:
+    train = infobatch.Pruned(range(100), infobatch.methods.above_mean(), 8)
+    for x in infobatch.DataLoader(train, 25):
+        train.update(x.float().pow(3))
+    for _ in range(3):
+        next(iter(infobatch.DataLoader(train, 25)))
+    assert not recwarn.list

@@ -24,6 +24,7 @@ class Cautions:
         """How many epochs in a row a step was noisier than the paper vouches for."""
         self._unlooked = False
         self._unattended = False
+        self._asleep = False
 
     def of_the_end(self, num_epochs: int) -> None:
         """A run that is to end on all data may be too short for that."""
@@ -46,7 +47,7 @@ class Cautions:
             )
 
     def of_bounds(self, plan: Plan | ShardPlan, book: ScoreBook | ShardBook, growing: Growing) -> None:
-        """An epoch that begins may leave the region that the paper's appendix B vouches for."""
+        """A plan that was drawn may leave the region that the paper's appendix B vouches for."""
         if self._bounds or not (growing.unbiased or growing.now == "lr"):  # then no step goes further
             return
         now = report(plan, book.scores, book.planned)
@@ -60,6 +61,15 @@ class Cautions:
             warn(
                 "the learning rate is to grow in the place of the loss, and nothing makes it grow: "
                 "wrap the scheduler (or the optimizer) in infobatch.pace"
+            )
+
+    def of_sleep(self, plan: Plan | ShardPlan, growing: Growing) -> None:
+        """In a loop over ``plan()`` an ``update`` in a graph tells nobody that an epoch begins."""
+        if not self._asleep and growing.asleep(plan):
+            self._asleep = True
+            warn(
+                f"epoch {plan.epoch}: the learning rate did not grow, as an update inside a graph cannot say that an "
+                "epoch begins: call the step() of what infobatch.pace returned, too"
             )
 
 

@@ -274,6 +274,7 @@ class Pruned(View):
             else:
                 course.plan = self.method.draw(book, moment, self.seed)
             self._open(course.plan)
+            self._cautions.of_bounds(course.plan, book, self._growing)
         return course.plan
 
     def _open(self, plan: Plan | ShardPlan) -> None:
@@ -385,14 +386,15 @@ class Pruned(View):
                     "passes that are no training load train_data.full().",
                 )
             )
-        self._warn_of_looks()
-        self._cautions.of_bounds(self.plan(), self._book, self._growing)
-        self._tell()
+        self._enter()
         return course.walk(self.seed, self._sampler, loader, ranks)
 
-    def _tell(self) -> None:
-        """The first batch of an epoch is coming, and the rate of its steps is due."""
-        self._course.told = True
+    def _enter(self) -> None:
+        """The first batch of an epoch, or of what is left of it, is coming: the rate of its steps is due."""
+        course = self._course
+        course.told = True
+        if "hidden" in self.method.needs and not (course.before or course.done()):
+            self._cautions.of_looks(self._book)
         self._growing.begin()
         self._cautions.of_rates(self.plan(), self._growing)
 
@@ -436,18 +438,17 @@ class Pruned(View):
                     "Load with infobatch.DataLoader or sampler=train_data.sampler.",
                 )
             )
-        done = self._course.close(self.method.memory)
+        course = self._course
+        if course.plan is not None and course.done() and not course.told:
+            self._cautions.of_sleep(course.plan, self._growing)
+        done = course.close(self.method.memory)
         if self._latest is not None:  # which holds the weights of the whole epoch
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
         self._reports.append(done)
         warn_of_odd(done.epoch, done.not_finite, done.kept)
-        if self._course.epoch >= self.num_epochs:
+        if course.epoch >= self.num_epochs:
             self._growing.begin()
-
-    def _warn_of_looks(self) -> None:
-        if "hidden" in self.method.needs and not (self._course.before or self._course.done()):
-            self._cautions.of_looks(self._book)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
         """The weights of samples that the caller names; an error where they cannot be named."""
@@ -458,16 +459,16 @@ class Pruned(View):
                 self._settle()  # the epoch of that pass may be through, and nobody has asked since
             if last.epoch == self._course.epoch:
                 raise MisalignedError(BOTH)
-        if indices.device.type != "cpu" or torch.compiler.is_compiling():
-            if not in_graph(indices) and not self._course.told:
-                self._tell()
-            self._course.count_unseen(indices)
-            return self._book.look_up(indices)  # a look at values would wait: the epoch's end has one
-        self._warn_of_looks()
-        self.plan()
-        if not self._course.told:  # no pass over the sampler has begun: these samples are from plan()
-            self._tell()
-        return self._course.count_named(indices)
+        seen = not in_graph(indices)
+        looked_at = seen and indices.device.type == "cpu"  # elsewhere that would wait: the epoch's end has a look
+        if looked_at:
+            self.plan()
+        if seen and not self._course.told:  # no pass over the sampler has begun: these samples are from plan()
+            self._enter()
+        if looked_at:
+            return self._course.count_named(indices)
+        self._course.count_unseen(indices)
+        return self._book.look_up(indices)
 
     def __deepcopy__(self, memo: Any) -> Pruned:
         raise InputError(

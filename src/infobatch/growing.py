@@ -14,6 +14,8 @@ Compensate = Literal["auto", Growth]
 class Pace(Protocol):
     """What ``infobatch.pace`` makes, as the data see it."""
 
+    growth: float
+
     def begin(self) -> None:
         """An epoch's plan is known, and its first batch not made yet; also once after the last epoch."""
 
@@ -62,3 +64,7 @@ class Growing:
     def unattended(self, plan: Plan | ShardPlan) -> bool:
         """Whether the learning rate is to grow in this epoch, and nobody makes it."""
         return plan.growth > 1 and self.now == "lr" and not (self.paces or self.paced)
+
+    def asleep(self, plan: Plan | ShardPlan) -> bool:
+        """Whether who was to make it grow in this epoch has not."""
+        return plan.growth > 1 and self.now == "lr" and any(each.growth == 1 for each in self.paces.values())

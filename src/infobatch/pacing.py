@@ -117,7 +117,8 @@ class Paced:
         """The epoch that began under its eyes."""
         self._calls = 0
         """How often it was stepped since."""
-        self._growth = 1.0
+        self.growth = 1.0
+        """How far the rates in use have grown."""
         self._plain = [
             rate / group[GROWN] if GROWN in group else rate
             for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
@@ -174,7 +175,7 @@ class Paced:
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self._count,
-            "growth": self._growth,
+            "growth": self.growth,
             "plain": list(self._plain),
             "first": list(self._first),
             "steps_per_epoch": self.steps_per_epoch,
@@ -205,9 +206,9 @@ class Paced:
             self._plain = [_own(lr) for lr in state["plain"]]
         self._stepped = _steps_of(self.scheduler)
         self._first = [_own(lr) for lr in state["first"]]
-        self._growth = state["growth"]
+        self.growth = state["growth"]
         if self._growing:
-            self._set(self._growth)
+            self._set(self.growth)
 
     def _walk_to(self, state: dict[str, Any]) -> None:
         """The saved scheduler was made for other steps: this one goes to the same place in the data by itself."""
@@ -248,7 +249,7 @@ class Paced:
         if self.scheduler is not None and not self._over:
             self._watch()
         if self._walked:
-            self._set(self._growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
+            self._set(self.growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
         if self._growing and self._over:
             if not self._strange(look=True):  # who has set it since trains something else
                 self._grow()
@@ -289,8 +290,8 @@ class Paced:
 
     def _grow(self) -> None:
         if self._growing:
-            self._growth = 1.0 if self._over else self.train_data.plan().growth
-            self._set(self._growth)
+            self.growth = 1.0 if self._over else self.train_data.plan().growth
+            self._set(self.growth)
 
     def _rates(self) -> list[Any]:
         return [_own(group["lr"]) for group in self.optimizer.param_groups]
@@ -312,7 +313,7 @@ class Paced:
     def _strange(self, look: bool) -> list[tuple[float, float]]:
         """Rates that are not what was set here, each beside what was; a device is asked only for a ``look``."""
         rates = [
-            (group["lr"], plain * self._growth)
+            (group["lr"], plain * self.growth)
             for group, plain in zip(self.optimizer.param_groups, self._plain, strict=False)
         ]
         return [
