@@ -394,8 +394,8 @@ def test_states_that_do_not_fit() -> None:
     parts = parts_of(state, 3)
     other = infobatch.InfoBatch(data_of(40), 4, shard_scores=True)
     for bad, why in (
-        (parts[:2], "lack those from 28 on"),
-        (parts[1:], "lack those from 0 on"),
+        (parts[:2], "without those from 28 on"),
+        (parts[1:], "without those from 0 on"),
         (parts[1], "list of all ranks' states"),
         ([], "empty list"),
         ([*parts[:2], {**parts[2], "epoch": 0}], "parts of one epoch"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .checks import is_count, is_number, kind
-from .errors import StateError, message
+from .errors import StateError, counted, message
 from .plan import GROWTHS, ShardPlan
 from .telemetry import EpochReport
 
@@ -77,7 +77,7 @@ def check_parts(parts: list[Any], size: int, method: str, compensate: str, start
     if reached < stop:
         raise _refused(
             f"places {start} to {stop}, which are this rank's",
-            f"{len(parts)} part(s) that lack those from {reached} on",
+            f"{counted(len(parts), 'part')}, without those from {reached} on",
             "On another number of ranks load the list of all ranks' states.",
         )
 

@@ -361,7 +361,7 @@ def test_two_processes(tmp_path: Path) -> None:
         whole, resumed = results["accelerated 4"], results["resumed"]
         assert_same({**resumed, "log": []}, {**whole, "log": []})
         said = results["refusals"]
-        assert "the 2 process(es)" in said["group"]
+        assert "different data, 2," in said["group"]
         assert "shard_scores" in said["shards"]
         assert "steps_per_epoch" in said["steps"]
         assert "split_batches" in said["split"]

@@ -364,7 +364,7 @@ SHORT = facts("infobatch", **SMALL)
         (without(SHORT, "epoch", "weights", "metric", "test_loss", "lr", "noise", "seconds", "kept"), ["0.1.0"]),
         (without(SHORT, "end", "seconds", "saved", "samples", "class_kept", "metric"), ["without a finite metric"]),
         (without(SHORT, "start", "environment", "classes", "source", "time", "metric", "size"), ["resnet18"]),
-        (facts("full", epochs=1, size=150), ["1 epochs", "No run left anything out"]),
+        (facts("full", epochs=1, size=150), ["1 epoch", "No run left anything out"]),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said(lines: list[dict[str, Any]], words: list[str]) -> None:

@@ -181,7 +181,7 @@ def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
     spread = accelerator.parallelism_config
     sharing, world = find(train_data.group).world, spread.data_parallel_size if spread else accelerator.num_processes
     if sharing != world:
-        expected = f"the {world} process(es) that load different data to share the plan"
+        expected = f"the number of processes that load different data, {world}, to share the plan"
         remedy = "Pass their group: InfoBatch(..., group=accelerator.torch_device_mesh['dp'].get_group())."
         raise InputError(message(expected, str(sharing), remedy))
     if train_data.shard_scores and world > 1:

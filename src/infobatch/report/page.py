@@ -159,12 +159,13 @@ def _title(study: Study) -> str:
 
 def _subtitle(study: Study) -> str:
     models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs if run.settings.model))
-    epochs = ", ".join(dict.fromkeys(str(run.settings.epochs) for run in study.runs))
+    epochs = list(dict.fromkeys(run.settings.epochs for run in study.runs))
+    trained = ", ".join([*map(str, epochs[:-1]), counted(epochs[-1], "epoch")])
     size = ", ".join(dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if number(run.start.get("size"))))
     device = ", ".join(dict.fromkeys(told for run in study.runs if (told := device_of(run))))
     days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
-    parts = [models, f"{epochs} epochs", f"{size} training samples" if size else "", device, when]
+    parts = [models, trained, f"{size} training samples" if size else "", device, when]
     return " · ".join(part for part in parts if part)
 
 
