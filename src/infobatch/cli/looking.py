@@ -42,6 +42,7 @@ def report(
     """
     from .. import report as page
     from ..lab.comparison import compare
+    from ..lab.tuning import at_best
 
     if not paths:
         raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
@@ -57,11 +58,12 @@ def report(
         "against": against,
     }
     judged = compare(found, **rules)
+    best = at_best(found, judged)
     page.write(found, output, **rules)
     if json:
         told = {"report": str(output), "runs": [plain(one) for one in found], "unreadable": unreadable}
-        return Answer(plain={**told, "comparison": judged.plain()})
-    tables.comparison(judged)
+        return Answer(plain={**told, "comparison": judged.plain(), "at_best": None if best is None else best.plain()})
+    tables.comparison(judged, best)
     tables.say(f"Report:     {output}")
     return Answer()
 

@@ -126,6 +126,16 @@ def compare(
         bool,
         Parameter(help="Also train full data for as many steps as each method took, also at the rate it grew to."),
     ] = True,
+    rates: Annotated[
+        tuple[float, ...],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            show_default="that of --lr alone",
+            help="Other learning rates to train everything at; then each is also held against full data with both at "
+            "their best. With --resume they are added.",
+        ),
+    ] = (),
     margin: Margin = None,
     level: Level = None,
     resume: Resume = None,
@@ -140,20 +150,21 @@ def compare(
 
     As in
       infobatch compare --task digits --methods full infobatch random --seeds 5
+      infobatch compare --task digits --methods infobatch --lr 0.05 --rates 0.1 0.2
       infobatch compare --resume runs/digits-20260131-120000 --seeds 12
     """
     if seeds is not None and seeds < 1:
         raise InputError(message("at least one seed", str(seeds), "Five are a good start."))
     if resume is not None:
         _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
-        series, folder = _grown(Series.load(resume), methods, seeds, margin, level), resume
+        series, folder = _grown(Series.load(resume), methods, seeds, rates, margin, level), resume
         series.save(folder)
         series = series.on(given)
         task = make_task(series.base.task, series.base.data)
     else:
         base, task = bench.settle(given)
         first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
-        series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, margin, level)
+        series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, rates, margin, level)
         folder = runs / (name or _now(base))
         series.begin(folder)
     try:
@@ -167,7 +178,8 @@ def compare(
 
 def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
     count, done = len(bench.with_controls(series)), []
-    with make_screen(count, bench.total_length(series, task)) as screen, _stoppable() as stop:
+    epochs = bench.total_length(series, task)
+    with make_screen(count, epochs, rates=bool(series.rates)) as screen, _stoppable() as stop:
         first = Announcement(screen, series.base)
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
         for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
@@ -179,6 +191,7 @@ def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run
 def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     from .. import report
     from ..lab.comparison import compare
+    from ..lab.tuning import at_best
 
     again = f"infobatch compare --resume {shlex.quote(str(folder))}"
     finished = done[-1].end is not None
@@ -187,13 +200,16 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
         return _paused(again, told if json else None)
     rules: dict[str, Any] = {"margin": series.margin, "level": series.level, "looks": bench.note_look(folder)}
     found = compare(done, **rules)
+    best = at_best(done, found)
     if not json:
-        tables.comparison(found)
+        tables.comparison(found, best)
     report.write(done, folder / REPORT, **rules)
     if json:
-        return Answer(plain={**told, "report": str(folder / REPORT), "comparison": found.plain()})
+        judged = {"comparison": found.plain(), "at_best": None if best is None else best.plain()}
+        return Answer(plain={**told, "report": str(folder / REPORT), **judged})
     asked = {label(one) for one in series.settings()}
-    open_rows = [(row.verdict.more, row.label) for row in found.rows if row.label in asked and row.verdict.more]
+    rows = found.rows if best is None else [one.row for one in best.rows]
+    open_rows = [(row.verdict.more, row.label) for row in rows if row.label in asked and row.verdict.more]
     guess = f"guessed from {len(series.seeds)} seeds, it may take more"
     for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
         tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name}; {guess})")
@@ -202,14 +218,20 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
 
 
 def _grown(
-    series: Series, methods: tuple[str, ...], seeds: int | None, margin: float | None, level: float | None
+    series: Series,
+    methods: tuple[str, ...],
+    seeds: int | None,
+    rates: tuple[float, ...],
+    margin: float | None,
+    level: float | None,
 ) -> Series:
-    """A comparison may get more methods and seeds; it never loses any."""
+    """A comparison may get more methods, seeds and rates; it never loses any."""
     first, many = series.seeds[0], max(seeds or 0, len(series.seeds))
     return replace(
         series,
         methods=tuple(dict.fromkeys([*series.methods, *methods])),
         seeds=tuple(range(first, first + many)),
+        rates=tuple(dict.fromkeys(rate for rate in (*series.rates, *rates) if rate != series.base.lr)),
         margin=series.margin if margin is None else margin,
         level=series.level if level is None else level,
     )

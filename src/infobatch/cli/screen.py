@@ -31,9 +31,9 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def line(run: Run) -> str:
+def line(run: Run, name: str) -> str:
     """A finished run in a line."""
-    head = f"{run.label}, seed {run.settings.seed}:"
+    head = f"{name}:"
     if run.end is None:
         return f"{head} paused in epoch {len(run.epochs) + 1}"
     metric, end = run.end["metric"], run.end
@@ -58,12 +58,12 @@ class Screen(Protocol):
     def say(self, text: str, style: str = "") -> None: ...
 
 
-def make_screen(runs: int, epochs: int) -> Screen:
-    """On stderr, for so many runs with so many epochs in all."""
+def make_screen(runs: int, epochs: int, *, rates: bool = False) -> Screen:
+    """On stderr, for so many runs with so many epochs in all; ``rates``: their learning rates differ."""
     console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
-        return Bars(console, runs, epochs)
-    return Lines(runs, epochs)
+        return Bars(console, runs, epochs, rates)
+    return Lines(runs, epochs, rates)
 
 
 class Announcement:
@@ -100,10 +100,14 @@ def unusual(settings: dict[str, Any]) -> str:
 class Count:
     """How much is done. A run that was there already is no work, so it shrinks the total in place of counting."""
 
-    def __init__(self, runs: int, epochs: int) -> None:
-        self.runs, self.total = runs, float(epochs)
+    def __init__(self, runs: int, epochs: int, rates: bool = False) -> None:
+        self.runs, self.total, self.rates = runs, float(epochs), rates
         self.finished, self.before = 0, 0.0
         self.had, self.length, self.ticked = 0, 0, False
+
+    def name(self, settings: Settings) -> str:
+        at = f" at {settings.lr:g}" if self.rates else ""
+        return f"{label(settings)}{at}, seed {settings.seed}"
 
     def begin(self, settings: Settings, epochs: int) -> None:
         self.total -= (settings.epochs if settings.steps else epochs) - epochs  # a control is shorter than planned
@@ -125,8 +129,8 @@ class Count:
 
 
 class Bars:
-    def __init__(self, console: Console, runs: int, epochs: int) -> None:
-        self.console, self.count = console, Count(runs, epochs)
+    def __init__(self, console: Console, runs: int, epochs: int, rates: bool = False) -> None:
+        self.console, self.count = console, Count(runs, epochs, rates)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[at]}"))
         self.progress = Progress(
             *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, transient=True
@@ -145,7 +149,7 @@ class Bars:
 
     def watch(self, settings: Settings, epochs: int) -> Tick:
         self.count.begin(settings, epochs)
-        text = f"{label(settings)}, seed {settings.seed}"
+        text = self.count.name(settings)
         self.one = one = self.progress.add_task(text, total=epochs, at=f"epoch 0/{epochs}")
 
         def tick(done: float) -> None:
@@ -162,7 +166,7 @@ class Bars:
         self.count.end()
         if self.one is not None:
             self.progress.remove_task(self.one)
-        self.say(line(run))
+        self.say(line(run, self.count.name(run.settings)))
 
     def say(self, text: str, style: str = "") -> None:
         self.progress.console.print(text, markup=False, highlight=False, style=style)
@@ -171,8 +175,8 @@ class Bars:
 class Lines:
     """No control codes: for logs, pipes and CI."""
 
-    def __init__(self, runs: int, epochs: int, now: Callable[[], float] = monotonic) -> None:
-        self.count, self.now = Count(runs, epochs), now
+    def __init__(self, runs: int, epochs: int, rates: bool = False, now: Callable[[], float] = monotonic) -> None:
+        self.count, self.now = Count(runs, epochs, rates), now
         self.began = now()
 
     def __enter__(self) -> Lines:
@@ -185,7 +189,7 @@ class Lines:
 
     def watch(self, settings: Settings, epochs: int) -> Tick:
         self.count.begin(settings, epochs)
-        text, began, spoke = f"{label(settings)}, seed {settings.seed}", self.now(), self.now()
+        text, began, spoke = self.count.name(settings), self.now(), self.now()
 
         def tick(done: float) -> None:
             nonlocal spoke
@@ -204,7 +208,7 @@ class Lines:
 
     def done(self, run: Run) -> None:
         self.count.end()
-        self.say(line(run))
+        self.say(line(run, self.count.name(run.settings)))
 
     def say(self, text: str, style: str = "") -> None:
         del style  # plain lines have none

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..lab.doctor import Diagnosis
     from ..lab.estimate import Estimate
     from ..lab.outcomes import CellOutcome, Listed, Outcome
+    from ..lab.tuning import AtBest
     from ..lab.verdicts import Difference
 
 PLAIN_WIDTH = 200
@@ -80,18 +81,12 @@ def say(*lines: str) -> None:
         console().print(Text(text), soft_wrap=True)
 
 
-def comparison(found: Comparison) -> None:
-    equal, verdict = "at equal steps", "verdict"
-    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", equal, verdict)
-    rows = [_compared(row) for row in found.rows]
-    if roomy():
-        show(columns, rows, right=columns[1:-2])
-    else:
-        gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", equal))
-        for row in rows:
-            words = dict(zip(columns, row, strict=True))
-            apart = f"; {equal} {words[equal]}" if equal in gone and words[equal] else ""
-            say(f"{words['method']}: {words[verdict]}{apart}")
+EQUAL, VERDICT = "at equal steps", "verdict"
+
+
+def comparison(found: Comparison, best: AtBest | None = None) -> None:
+    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", EQUAL, VERDICT)
+    _judged(columns, [_compared(row) for row in found.rows])
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
@@ -103,6 +98,23 @@ def comparison(found: Comparison) -> None:
     if judged > 1:
         say("Each verdict stands by itself: none is corrected for the number of methods compared.")
     say(*(f"Note: {note}" for note in found.notes))
+    if best is not None:
+        say("", "Each at its best learning rate, and full data at theirs:")
+        rows = [(name, f"{one.rate:g}", *rest) for one in best.rows for name, *rest in [_compared(one.row)]]
+        _judged((columns[0], "rate", *columns[1:]), rows)
+        say(best.about)
+
+
+def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of verdicts; where it is narrow, they stand under it."""
+    if roomy():
+        show(columns, rows, right=columns[1:-2])
+        return
+    gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", EQUAL))
+    for row in rows:
+        words = dict(zip(columns, row, strict=True))
+        apart = f"; {EQUAL} {words[EQUAL]}" if EQUAL in gone and words[EQUAL] else ""
+        say(f"{words['method']}: {words[VERDICT]}{apart}")
 
 
 def _compared(row: Row) -> tuple[str, ...]:

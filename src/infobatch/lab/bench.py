@@ -10,6 +10,7 @@ A comparison is a folder of such folders, with ``comparison.json`` beside them:
       full-seed0/                a run
       infobatch-seed0/
       full-509-steps-seed0/      full data with the steps that infobatch took
+      full-lr=0.2-seed0/         at another learning rate
       ...
 """
 
@@ -188,12 +189,13 @@ def _set_aside(path: Path) -> None:
             return
 
 
-def folder_of(root: str | os.PathLike[str], settings: Settings) -> Path:
-    """
+def folder_of(root: str | os.PathLike[str], settings: Settings, lr: float | None = None) -> Path:
+    """``lr``: the learning rate that goes without saying.
+
     >>> folder_of("runs/mine", Settings(method="infobatch:ratio=0.3,delta=0.9", seed=2)).name
     'infobatch-ratio=0.3-delta=0.9-seed2'
     """
-    name = label(settings)
+    name = label(settings) if lr in (None, settings.lr) else f"{label(settings)}, lr={settings.lr}"
     slug = re.sub(r"[^A-Za-z0-9._=+]+", "-", name).strip("-.")
     if len(slug) > LONGEST:
         slug = f"{slug[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -210,17 +212,20 @@ def length(settings: Settings, size: int) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """Methods x seeds on one base of settings, and full data beside them: what a comparison consists of."""
+    """Methods x seeds x rates on one base of settings, and full data beside them: what a comparison consists of."""
 
     base: Settings
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     equal_steps: bool = True
-    """Also full data with the number of steps that each pruned run took, at its rate and at one that grew as much."""
+    """Also full data with the number of steps that each pruned run took, at its rate and at one that grew as much, if
+    there are no other rates."""
     margin: float = 0.3
     level: float = 0.95
     looks: tuple[int, ...] = ()
     """The numbers of seeds at which verdicts were shown."""
+    rates: tuple[float, ...] = ()
+    """Learning rates beside that of the base."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < math.inf or not 0 < self.level < 1:
@@ -229,7 +234,7 @@ class Series:
         self.settings()  # a name that is none is said now
 
     def settings(self) -> list[Settings]:
-        return plan_comparison(self.base, self.methods, self.seeds)
+        return plan_comparison(self.base, self.methods, self.seeds, self.rates)
 
     def on(self, hardware: dict[str, Any]) -> Series:
         return replace(self, base=Settings.of({**self.base.plain(), **hardware}))
@@ -253,6 +258,7 @@ class Series:
             "margin": self.margin,
             "level": self.level,
             "looks": list(self.looks),
+            "rates": list(self.rates),
         }
         with replacing(folder / PLAN) as file:
             file.write(f"{json.dumps(plain, indent=1, ensure_ascii=False)}\n".encode())
@@ -274,10 +280,9 @@ class Series:
             if plain.pop("format") != FORMAT:
                 raise ValueError("of another format")
             base, methods, seeds = plain.pop("base"), plain.pop("methods"), plain.pop("seeds")
-            looks = plain.pop("looks", [len(seeds)])  # written before looks were: it was looked at, most likely
-            return cls(
-                Settings.of(base), tuple(methods), tuple(map(int, seeds)), looks=tuple(map(int, looks)), **plain
-            )
+            plain["looks"] = tuple(map(int, plain.get("looks", [len(seeds)])))  # written before looks were: likely
+            plain["rates"] = tuple(map(float, plain.get("rates", ())))
+            return cls(Settings.of(base), tuple(methods), tuple(map(int, seeds)), **plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             text = message(f"a {PLAN} of the lab", f"{path}, which cannot be read ({error})", "Nothing was changed.")
             raise StateError(f"{text} The runs beside it are whole: infobatch report {folder}") from error
@@ -292,8 +297,12 @@ def note_look(folder: Path) -> tuple[int, ...]:
     return series.looks
 
 
-def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
+def plan_comparison(
+    base: Settings, methods: Sequence[str], seeds: Sequence[int], rates: Sequence[float] = ()
+) -> list[Settings]:
     """Full data and each method with every seed; seed by seed, so that a comparison cut short is still paired.
+
+    Each also at the learning rates given beside that of the base.
 
     >>> [(one.method, one.seed) for one in plan_comparison(Settings(), ["infobatch"], [0, 1])]
     [('full', 0), ('infobatch', 0), ('full', 1), ('infobatch', 1)]
@@ -301,7 +310,7 @@ def plan_comparison(base: Settings, methods: Sequence[str], seeds: Sequence[int]
     A method may end in "+lr", as in labels, in "+loss" or in "+none": that is what grows with it.
     """
     names = list(dict.fromkeys(["full", *(re.sub(r"\s", "", name) for name in methods)]))
-    chosen = dict.fromkeys(_with(base, name) for name in names)
+    chosen = dict.fromkeys(_with(base.but(lr=rate), name) for rate in (base.lr, *rates) for name in names)
     return [settings.but(seed=seed) for seed in seeds for settings in chosen]
 
 
@@ -315,15 +324,15 @@ def _with(base: Settings, method: str) -> Settings:
     return plain if name == "full" or plain.grows == grows else plain.but(compensate=grows)
 
 
-def equal_steps(settings: Settings, done: Run) -> list[Settings]:
+def equal_steps(settings: Settings, done: Run, larger: bool = True) -> list[Settings]:
     """Full data with the number of steps that a pruned run took; none where it left nothing out.
 
-    Where its learning rate grew, also at a rate that is as much larger: is it more than that?
+    Where its learning rate grew, also at a rate that is as much ``larger``: is it more than that?
     """
     if done.end is None or settings.method == "full" or not done.end["saved"]:
         return []
     plain = settings.but(method="full", compensate="auto", steps=done.end["steps"])
-    return [plain, plain.but(compensate="lr")] if _rate_grows(settings) else [plain]
+    return [plain, plain.but(compensate="lr")] if larger and _rate_grows(settings) else [plain]
 
 
 def _rate_grows(settings: Settings) -> bool:
@@ -347,7 +356,7 @@ def compare_into(
         if settings in seen:  # two methods that took as many steps share a control
             continue
         seen.add(settings)
-        place = folder_of(folder, settings)
+        place = folder_of(folder, settings, series.base.lr)
         tick = watch(settings, length(settings, size_of(task.train))) if watch is not None else None
         own = hooks(place) if hooks is not None else ()
         done = train_one(settings, place, task=task, resume=True, stop=stop, tick=tick, hooks=own, net=net)
@@ -357,7 +366,7 @@ def compare_into(
         if done.end is None:
             return
         if series.equal_steps:
-            todo.extendleft(reversed(equal_steps(settings, done)))
+            todo.extendleft(reversed(equal_steps(settings, done, larger=not series.rates)))
 
 
 def reproduce_into(
@@ -390,7 +399,7 @@ def with_controls(series: Series) -> list[Settings]:
     """All runs of a comparison, as far as is known before: a method's controls will have its steps."""
     planned = series.settings()
     pruned = [one for one in planned if series.equal_steps and one.method != "full"]
-    return [*planned, *pruned, *filter(_rate_grows, pruned)]
+    return [*planned, *pruned, *(filter(_rate_grows, pruned) if not series.rates else ())]
 
 
 def total_length(series: Series, task: Task) -> int:

@@ -123,7 +123,7 @@ def compare(
     notes = _notes_on_nets(runs) + _notes_on_settings(runs, against)
     good: dict[str, list[Run]] = {}
     for name, members in sets.items():
-        good[name], said = _usable(name, members)
+        good[name], said = usable(name, members)
         notes += said
     seeds = {run.settings.seed for members in good.values() for run in members}
     taken = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
@@ -135,15 +135,15 @@ def compare(
         full = _baseline_of(members[0], sets)
         other = against or full
         partners = good.get(other, [])
-        difference = _paired(good[name], _by_seed(partners), held)
+        difference = paired(good[name], by_seed(partners), held)
         if other == name:
             verdict = Verdict("baseline", "the baseline")
             difference = None
         else:
-            verdict = _verdict(members, sets.get(other, []), difference, margin, level, look, against)
+            verdict = verdict_of(members, sets.get(other, []), difference, margin, level, look, against)
             notes += _lone_seeds(name, good[name], partners, against or FULL)
         same = None if is_control(members[0]) else _same_steps(good[name], controls, held)
-        row = _row(name, good[name], _by_seed(good.get(full, [])), difference, same, verdict)
+        row = row_of(name, good[name], by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {FULL}, so nothing to compare with and no verdict.")
@@ -195,11 +195,11 @@ def _begun(run: Run) -> tuple[int, str, str]:
 def partner_of(runs: Iterable[Run]) -> Callable[[Run], Run | None]:
     """A function that finds, for a run, full data with its settings and its seed."""
     sets = group(runs)
-    good = {name: _usable(name, members)[0] for name, members in sets.items()}
-    return lambda run: _by_seed(good.get(_baseline_of(run, sets), []))(run)
+    good = {name: usable(name, members)[0] for name, members in sets.items()}
+    return lambda run: by_seed(good.get(_baseline_of(run, sets), []))(run)
 
 
-def _verdict(
+def verdict_of(
     members: list[Run],
     partners: list[Run],
     found: Difference | None,
@@ -224,7 +224,7 @@ def _verdict(
     return judge(found, margin, level, look, word="no worse" if against else "lossless")
 
 
-def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) -> Difference | None:
+def paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) -> Difference | None:
     pairs = [(run, other) for run in runs if (other := partner(run)) is not None]
     if not pairs:
         return None
@@ -237,11 +237,11 @@ def _paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float)
 def _same_steps(runs: list[Run], controls: list[Run], level: float) -> Difference | None:
     """To the controls at the same rate or, where they did better, to those whose rate grew in the place of steps."""
     kinds = [[run for run in controls if _rate_grew(run) is grew] for grew in (False, True)]
-    found = [_paired(runs, _matching(kind, runs), level) for kind in kinds]
+    found = [paired(runs, _matching(kind, runs), level) for kind in kinds]
     return min((one for one in found if one), key=lambda one: (-len(one.seeds), one.mean), default=None)
 
 
-def _by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
+def by_seed(runs: list[Run]) -> Callable[[Run], Run | None]:
     table = {run.settings.seed: run for run in runs}
     return lambda run: table.get(run.settings.seed)
 
@@ -342,7 +342,7 @@ def _baseline_of(run: Run, sets: Mapping[str, list[Run]]) -> str:
     return next((found[ideas] for ideas in wanted if ideas in found), "")
 
 
-def _usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
+def usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
     """One finished run a seed, with a finite metric; and what was said about the others."""
     notes: list[str] = []
     usable: dict[int, Run] = {}
@@ -363,7 +363,7 @@ def _usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
     return [usable[seed] for seed in sorted(usable)], notes
 
 
-def _row(
+def row_of(
     label: str,
     good: list[Run],
     partner: Callable[[Run], Run | None],
@@ -411,7 +411,7 @@ def decisive(run: Run) -> dict[str, Any]:
     return {**own, "milestones": tuple(plain["milestones"]), "source": source}
 
 
-def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Keys whose values are not all alike, with the values in order of appearance."""
     keys = dict.fromkeys(key for table in tables for key in table)
     values = {key: list(dict.fromkeys(repr(table.get(key)) for table in tables)) for key in keys}
@@ -423,7 +423,7 @@ def _telling(runs: list[Run]) -> list[str]:
     """Differing settings, as few as tell the runs apart."""
     tables = [decisive(run) for run in runs]
     names: list[str] = []
-    for name in _differing(tables):
+    for name in differing(tables):
         more = [*names, name]
         if len({tuple(table[key] for key in more) for table in tables}) > len(
             {tuple(table[key] for key in names) for table in tables}
@@ -434,14 +434,14 @@ def _telling(runs: list[Run]) -> list[str]:
 
 def _notes_on_settings(runs: list[Run], against: str) -> list[str]:
     notes = []
-    apart = _differing([decisive(run) for run in runs])
+    apart = differing([decisive(run) for run in runs])
     if apart:
         each = "Each is compared only with full data of its own settings."
         how = f"All are compared with {against}." if against else each
         notes.append(f"The runs differ in {_listed(apart)}. {how}")
     told = [name for name in COST if name != "data"]  # a folder's name says nothing
-    cost = _differing([{name: getattr(run.settings, name) for name in told} for run in runs])
-    cost |= _differing([_machine(run) for run in runs])
+    cost = differing([{name: getattr(run.settings, name) for name in told} for run in runs])
+    cost |= differing([_machine(run) for run in runs])
     if cost:
         notes.append(f"The runs differ in {_listed(cost)}: take care when comparing their seconds.")
     together = max(number(table(run.start.get("environment")).get("at_a_time")) or 1 for run in runs)
@@ -471,8 +471,8 @@ def _machine(run: Run) -> dict[str, Any]:
     return {shown: environment.get(name) for name, shown in names.items()}
 
 
-def _listed(differing: Mapping[str, list[Any]]) -> str:
-    return "; ".join(f"{name} ({', '.join(str(value) for value in values)})" for name, values in differing.items())
+def _listed(apart: Mapping[str, list[Any]]) -> str:
+    return "; ".join(f"{name} ({', '.join(str(value) for value in values)})" for name, values in apart.items())
 
 
 def _metric_name(runs: list[Run]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -46,6 +46,7 @@ class Line:
     difference: str
     interval: str
     same: str
+    rate: str = ""
 
 
 def page(study: Study) -> str:
@@ -59,6 +60,7 @@ def page(study: Study) -> str:
         study=study,
         interval=percent(study.comparison.interval_level),
         lines=_lines(study),
+        best=_best(study),
         sections=sections,
         settings=_settings(study),
         environment=_environment(study),
@@ -173,22 +175,29 @@ def _lines(study: Study) -> list[Line]:
     looks = styles(study)
     lines = []
     for row in study.comparison.rows:
-        found, same = row.difference, row.same_steps
-        time = None if found is None else study.time_saved(row.label)
-        lines.append(
-            Line(
-                row=row,
-                mark=swatch(looks[row.label]),
-                mean=accuracy(row.mean, row.std),
-                saved="" if row.saved is None else said("{:.1f} %", 100 * row.saved),
-                seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
-                time="" if time is None else f"{signed(-time, 1)} %",
-                difference="" if found is None else signed(found.mean),
-                interval="" if found is None else between(found.low, found.high),
-                same="" if same is None else f"{signed(same.mean)} ({between(same.low, same.high) or 'one seed'})",
-            )
-        )
+        time = None if row.difference is None else study.time_saved(row.label)
+        line = _line(row, time="" if time is None else f"{signed(-time, 1)} %")
+        lines.append(replace(line, mark=swatch(looks[row.label])))
     return lines
+
+
+def _best(study: Study) -> list[Line]:
+    return [] if study.best is None else [replace(_line(one.row), rate=f"{one.rate:g}") for one in study.best.rows]
+
+
+def _line(row: Row, time: str = "") -> Line:
+    found, same = row.difference, row.same_steps
+    return Line(
+        row=row,
+        mark=Markup(),
+        mean=accuracy(row.mean, row.std),
+        saved="" if row.saved is None else said("{:.1f} %", 100 * row.saved),
+        seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
+        time=time,
+        difference="" if found is None else signed(found.mean),
+        interval="" if found is None else between(found.low, found.high),
+        same="" if same is None else f"{signed(same.mean)} ({between(same.low, same.high) or 'one seed'})",
+    )
 
 
 def _spread(std: float | None) -> str:

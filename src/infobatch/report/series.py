@@ -13,6 +13,7 @@ from ..lab import readings
 from ..lab.comparison import Comparison, compare, group, is_control, partner_of
 from ..lab.readings import mean, number, table
 from ..lab.records import Fact, Run
+from ..lab.tuning import AtBest, at_best
 
 MOST_POINTS, ALL_POINTS = 240, 1600
 """Of one curve, and of all curves of a figure. Longer ones are thinned evenly, the last point always kept."""
@@ -26,6 +27,8 @@ class Study:
     comparison: Comparison
     partner: Callable[[Run], Run | None]
     """Full data with a run's settings and seed."""
+    best: AtBest | None = None
+    """Each at its best learning rate, where several were tried."""
 
     @classmethod
     def of(
@@ -38,7 +41,7 @@ class Study:
     ) -> Study:
         runs = [with_epochs(legible(run)) for run in runs]
         found = compare(runs, margin=margin, level=level, looks=looks, against=against)
-        return cls(group(runs), found, partner_of(runs))
+        return cls(group(runs), found, partner_of(runs), at_best(runs, found))
 
     @property
     def runs(self) -> list[Run]:

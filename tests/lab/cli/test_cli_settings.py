@@ -131,6 +131,27 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     assert "got --lr" in err
 
 
+def test_a_comparison_at_several_rates(say: Any) -> None:
+    words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "2", "--name", "mine")
+    assert say(*words, "--no-equal-steps", "--lr", "0.05", "--rates", "0.1")[0] == 0
+    code, out, err = say("compare", "--resume", "runs/mine", "--rates", "0.05", "0.2", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["at_best"]["rates"] == [0.05, 0.1, 0.2]
+    assert [one["row"]["label"] for one in told["at_best"]["rows"]] == ["full", "infobatch"]
+    names = {f"{method}{rate}-seed{seed}" for method in ("full", "infobatch") for rate in ("", "-lr=0.1", "-lr=0.2")
+             for seed in (0, 1)}  # fmt: skip
+    assert {path.name for path in Path("runs/mine").iterdir() if path.is_dir()} == names
+    assert read("runs/mine/full-lr=0.2-seed1").settings.lr == 0.2
+    assert "infobatch at 0.2, seed 1:" in err
+    out = say("report", "runs/mine", "-o", "page.html")[1]
+    assert "Each at its best learning rate" in out
+    assert 'id="best"' in Path("page.html").read_text()
+    code, _, err = say(*words[:-1], "other", "--rates", "-1")
+    assert (code, Path("runs/other").exists()) == (2, False)
+    assert "lr" in err
+
+
 def test_looks_at_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Each number of seeds is a look, but for one seed, which shows no verdict."""
     folder = Path("runs/mine")

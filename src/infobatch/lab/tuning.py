@@ -1,0 +1,128 @@
+"""Each at its best of the learning rates tried. At a rate too small for full data nearly anything looks lossless.
+
+    found = compare(runs)
+    best = at_best(runs, found)
+    for one in best.rows if best else ():
+        print(one.row.label, one.rate, one.row.verdict.text)
+
+Whoever was not tried at each rate that full data were is left out: a choice of rates is an advantage. The rate is
+picked by the very runs that are then compared, by the mean over the seeds that all rates have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .comparison import (
+    FULL,
+    SAME_STEPS,
+    Comparison,
+    Row,
+    by_seed,
+    decisive,
+    differing,
+    group,
+    is_control,
+    paired,
+    row_of,
+    usable,
+    verdict_of,
+)
+from .readings import mean, metric_of
+from .records import Run
+from .verdicts import Difference, Verdict
+
+Rates = Mapping[float, list[Run]]
+"""Runs that differ in their seed and in the learning rate alone, by that."""
+
+
+@dataclass(frozen=True)
+class Best:
+    rate: float
+    row: Row
+    """Against full data at their best; at equal steps, against such controls at theirs."""
+
+
+@dataclass(frozen=True)
+class AtBest:
+    rates: tuple[float, ...]
+    """Those that all were tried at: where full data have more than a first seed."""
+    rows: tuple[Best, ...]
+    left_out: tuple[str, ...]
+    """Labels that were not tried at each."""
+
+    @property
+    def about(self) -> str:
+        """What a reader must know."""
+        text = (
+            f"Tried at {', '.join(f'{rate:g}' for rate in self.rates)}. Rates are picked by these very runs, by the "
+            "mean over seeds that all rates have, so differences are a little kind to whoever varies most."
+        )
+        return f"{text} Not tried at each, so left out: {', '.join(self.left_out)}." if self.left_out else text
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def at_best(runs: Iterable[Run], found: Comparison) -> AtBest | None:
+    """By the rules of a comparison of these runs. None where full data have one rate, or more than rates differ."""
+    runs = list(runs)
+    if set(differing([decisive(run) for run in runs])) != {"lr"}:
+        return None
+    kinds = _by_rate(runs)
+    full = {rate: len(members) for rate, members in kinds.get(FULL, {}).items()}
+    rates = tuple(sorted(rate for rate, seeds in full.items() if seeds > 1 or max(full.values()) == 1))
+    if len(rates) < 2:
+        return None
+    chosen = {name: _pick(tried, rates) for name, tried in kinds.items()}
+    picked = {name: (rate, kinds[name][rate]) for name, rate in chosen.items() if rate is not None}
+    if FULL not in picked:
+        return None
+    controls = [members for _, members in picked.values() if is_control(members[0])]
+    rows = [
+        Best(rate, _held(name, members, picked[FULL][1], controls, found)) for name, (rate, members) in picked.items()
+    ]
+    return AtBest(rates, tuple(rows), tuple(name for name in kinds if name not in picked))
+
+
+def _by_rate(runs: list[Run]) -> dict[str, Rates]:
+    kinds: dict[str, dict[float, list[Run]]] = {}
+    for name, members in group(runs).items():
+        rate = members[0].settings.lr
+        kind = name.removesuffix(f" · lr={rate}")
+        kinds.setdefault(kind, {})[rate] = usable(name, members)[0]
+    return {name: {rate: tried[rate] for rate in tried if tried[rate]} for name, tried in kinds.items()}
+
+
+def _pick(tried: Rates, rates: tuple[float, ...]) -> float | None:
+    """The best of them; None where some was not tried, or with other seeds alone."""
+    if not all(rate in tried for rate in rates):
+        return None
+    seeds = set.intersection(*({run.settings.seed for run in tried[rate]} for rate in rates))
+    means = {rate: mean(metric_of(run) for run in tried[rate] if run.settings.seed in seeds) for rate in rates}
+    return max(rates, key=lambda rate: means[rate] or 0.0) if seeds else None
+
+
+def _held(name: str, members: list[Run], full: list[Run], controls: list[list[Run]], found: Comparison) -> Row:
+    level, partner = found.interval_level, by_seed(full)
+    if name == FULL:
+        return row_of(name, members, partner, None, None, Verdict("baseline", "the baseline"))
+    difference = paired(members, partner, level)
+    look = max(1, len(found.looks or ()))
+    verdict = verdict_of(members, full, difference, found.margin, found.level, look, "")
+    same = None if is_control(members[0]) else _same_steps(members, controls, level)
+    return row_of(name, members, partner, difference, same, verdict)
+
+
+def _same_steps(members: list[Run], controls: list[list[Run]], level: float) -> Difference | None:
+    """To the best of those that trained full data for about as many steps."""
+    took = _steps(members)
+    near = [some for some in controls if abs(_steps(some) - took) <= SAME_STEPS * took]
+    apart = [one for some in near if (one := paired(members, by_seed(some), level)) is not None]
+    return min(apart, key=lambda one: (-len(one.seeds), one.mean), default=None)
+
+
+def _steps(runs: list[Run]) -> float:
+    return mean((run.end or {}).get("steps") for run in runs) or 0.0
