@@ -223,8 +223,9 @@ def test_no_word_of_far_steps_where_none_goes_further() -> None:
             still.update(x)
     assert still.history[1].growth > 4
     grown = infobatch.Pruned(TensorDataset(torch.rand(64)), infobatch.methods.random_star(0.8), 8, compensate="lr")
+    infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), grown)
     with pytest.warns(infobatch.InfoBatchWarning, match="a step stands for 4.9"):
-        infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), grown)
+        next(iter(infobatch.DataLoader(grown, batch_size=8)))
 
 
 # ---- who does not see it -------------------------------------------------------------------------------------

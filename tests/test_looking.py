@@ -172,3 +172,26 @@ def test_logits_are_no_confidences() -> None:
         with pytest.raises(infobatch.InputError, match="probabilities"):
             train.update(torch.rand(3), indices, confidence=wrong)
     train.update(torch.rand(3), indices, confidence=torch.tensor([0.0, 1.0, torch.nan]))
+
+
+@pytest.mark.filterwarnings("ignore:.*nobody took one", "ignore:.*a step stands for")
+def test_a_peek_before_a_look_is_forgotten_with_its_plan() -> None:
+    """Its pass is over a plan that the look lets be drawn anew."""
+    method = infobatch.methods.kakurenbo(ratio=0.6, steps=(1.0, 1.0, 1.0, 1.0))
+    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6, compensate="lr")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    infobatch.pace(optimizer, data)
+    for epoch in range(3):
+        known = torch.zeros(100, dtype=torch.bool)
+        known[45 * (epoch > 0) : 45 + 10 * (epoch > 0)] = True
+        loss, confidence = torch.where(known, 0.01, 3.0), torch.where(known, 0.99, 0.01)
+        plan = data.plan()
+        assert len(data.sampler) == data.progress[2] == plan.kept
+        for at in plan.indices.split(10):
+            assert data.epoch == epoch
+            data.update(loss[at], at, confidence=confidence[at])
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * plan.growth)
+        next(iter(infobatch.DataLoader(data, batch_size=4)))
+        for _, at in data.hidden(batch_size=10):
+            data.observe(loss[at], at, confidence=confidence[at])
+    assert [report.kept for report in data.history] == [100, 55, 90]

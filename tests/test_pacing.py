@@ -98,22 +98,67 @@ def test_the_rate_grows_in_a_loop_over_the_plan_alone() -> None:
     assert max(report.growth for report in data.history) > 1.2
 
 
-@pytest.mark.parametrize("stepped", [False, True])
-def test_a_compiled_loop_over_the_plan_alone_says_that_no_rate_grew(stepped: bool) -> None:
-    """A graph tells nobody that an epoch begins; the step of what pace returned does."""
-    losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
-    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
-    scheduler = infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+def said_in_a_graph(data: infobatch.Pruned, losses: torch.Tensor, *, eager: int = 0, paced: Any = None) -> list[str]:
+    """What a loop over the plan is told whose updates are compiled, but for those of the first epochs."""
     fast = torch.compile(lambda loss, indices: data.update(loss, indices), backend="eager", dynamic=True)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(EPOCHS):
+        warnings.simplefilter("always", infobatch.InfoBatchWarning)
+        for epoch in range(EPOCHS):
             for indices in data.plan().indices.split(BATCH):
-                fast(losses[indices], indices)
-                if stepped:
-                    scheduler.step()
-    assert [str(each.message) for each in caught if "did not grow" in str(each.message)][1:] == []
-    assert any("did not grow" in str(each.message) for each in caught) is not stepped
+                (data.update if epoch < eager else fast)(losses[indices], indices)
+                if paced is not None:
+                    paced.step()
+        assert data.epoch == EPOCHS
+    return [str(each.message) for each in caught if issubclass(each.category, infobatch.InfoBatchWarning)]
+
+
+def test_a_graph_tells_nobody_that_an_epoch_begins_and_that_is_told() -> None:
+    losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
+
+    def fresh(**how: Any) -> tuple[infobatch.Pruned, Any]:
+        data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS, **how)
+        return data, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    data, optimizer = fresh()
+    infobatch.pace(optimizer, data)
+    (said,) = said_in_a_graph(data, losses)
+    assert said.startswith("epoch 1 was not trained at its learning rate")
+    data, optimizer = fresh()
+    infobatch.pace(optimizer, data)
+    (said,) = said_in_a_graph(data, losses, eager=2)  # as many are kept in the others: the rate is theirs
+    assert said.startswith("epoch 7 was not trained at its learning rate")
+    data, optimizer = fresh()
+    assert said_in_a_graph(data, losses, paced=infobatch.pace(optimizer, data)) == []
+    (said,) = said_in_a_graph(fresh(compensate="lr")[0], losses)
+    assert "nothing makes it grow" in said
+
+
+def test_a_first_batch_that_was_refused_tells_of_its_epoch_again() -> None:
+    losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
+    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    infobatch.pace(optimizer, data)
+    data.update(losses, data.plan().indices)
+    first = data.plan().indices[:BATCH]
+    optimizer.param_groups[0]["lr"] = 0.3
+    with pytest.raises(infobatch.errors.InputError):
+        data.update(losses[first], first)
+    optimizer.param_groups[0]["lr"] = 0.1
+    data.update(losses[first], first)
+    assert data.plan().growth > 1
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * data.plan().growth)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [(0, {}), (-3, {}), (2.5, {}), (True, {}), (None, {}), (8, {"accumulate": 0}), (1000, {"drop_last": True})],
+)
+def test_full_steps_of_what_is_none(batch_size: Any, options: dict[str, Any]) -> None:
+    data = infobatch.InfoBatch(range(100), EPOCHS)
+    with pytest.raises(infobatch.errors.InputError, match="expected"):
+        infobatch.full_steps(data, batch_size, **options)
+    with pytest.raises(infobatch.errors.InputError, match="the training data"):
+        infobatch.full_steps(range(100), 8)  # type: ignore[arg-type]
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------------------
@@ -167,11 +212,16 @@ def test_a_state_does_not_change_afterwards() -> None:
     assert [float(rate) for rate in state["plain"]] == plain
 
 
-@pytest.mark.parametrize("spoil", ["missing", "other kind", "no dict", "groups"])
+WRONG = {"rates": {"plain": ["x"]}, "first": {"first": 3}, "count": {"count": None}, "growth": {"growth": "1"}}
+
+
+@pytest.mark.parametrize("spoil", ["missing", "other kind", "no dict", "groups", *WRONG])
 def test_a_wrong_state_is_refused_whole(spoil: str) -> None:
     run = Run(SCHEDULERS["StepLR"]).train(stop_after=20)
     state: Any = run.paced.state_dict()
-    if spoil == "missing":
+    if spoil in WRONG:
+        state |= WRONG[spoil]
+    elif spoil == "missing":
         del state["count"]
     elif spoil == "other kind":
         state["scheduler"] = None

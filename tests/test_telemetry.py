@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import infobatch
-from infobatch.cautions import warn_near_bounds
+from infobatch.cautions import near_bounds
 from infobatch.plan import Plan, generator_for
 from infobatch.telemetry import noise, report
 
@@ -61,16 +62,13 @@ def test_nothing_known_is_no_alarm() -> None:
 def test_warns_beyond_the_bounds_and_only_there() -> None:
     small_first = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
     calm = report(pruned(), small_first, planned=200)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not warn_near_bounds(calm)
+    assert near_bounds(calm) == ""
     table = torch.tensor([3.0, 0.0, 0.0]).repeat(30)
     deep = report(Plan(1, table.nonzero().squeeze(1), table), torch.ones(90), planned=90)
-    with pytest.warns(infobatch.InfoBatchWarning, match=r"epoch 1: a step stands for 3\.00 steps"):
-        assert warn_near_bounds(deep)
+    assert near_bounds(deep).startswith("epoch 1: a step stands for 3.00 steps")
+    assert near_bounds(deep, grows=False) == ""
     loud = report(pruned(), torch.cat([torch.full((50,), 9.0), torch.ones(50)]), planned=200)
-    with pytest.warns(infobatch.InfoBatchWarning, match=r"noise-to-signal .* lower the ratio"):
-        assert warn_near_bounds(loud)
+    assert re.search("noise-to-signal .* lower the ratio", near_bounds(loud))
 
 
 def test_a_run_warns_once() -> None:
@@ -117,6 +115,41 @@ def test_one_noisy_epoch_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
             train.update(x.float().pow(3))
         said.append(any("noise-to-signal" in str(each.message) for each in recwarn))
     assert said == [False, False, True, True]
+
+
+def test_a_warning_as_an_error_comes_once_too() -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0)
+    raised = 0
+    for _ in range(6):
+        for _ in range(2):
+            try:
+                for (x,) in infobatch.DataLoader(train_data, batch_size=10):
+                    train_data.update(x)
+                break
+            except infobatch.InfoBatchWarning:
+                raised += 1
+    assert raised == 1
+    assert train_data.epoch == 6
+
+
+def test_a_plan_that_is_not_to_be_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    """The last step of a pace asks for the coming plan; then the left-out are looked at, and it is drawn anew."""
+    method = infobatch.methods.kakurenbo(ratio=0.6, steps=(1.0, 1.0, 1.0, 1.0))
+    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6, compensate="lr")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    paced = infobatch.pace(optimizer, data)
+    for epoch in range(3):
+        known = torch.zeros(100, dtype=torch.bool)
+        known[45 * (epoch > 0) : 45 + 10 * (epoch > 0)] = True
+        loss, confidence = torch.where(known, 0.01, 3.0), torch.where(known, 0.99, 0.01)
+        for (at,) in infobatch.DataLoader(data, batch_size=10):
+            data.update(loss[at], confidence=confidence[at])
+            optimizer.step()
+            paced.step()
+        for _, at in data.hidden(batch_size=10):
+            data.observe(loss[at], at, confidence=confidence[at])
+    assert max(report.growth for report in data.history) < 2
+    assert not recwarn.list
 
 
 def test_a_look_at_a_first_batch_is_no_second_noisy_epoch(recwarn: pytest.WarningsRecorder) -> None:

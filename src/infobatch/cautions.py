@@ -20,6 +20,8 @@ class Cautions:
     def __init__(self, method: Method) -> None:
         self._method = method
         self._bounds = False
+        self._judged = -1
+        """The last epoch that was held against the bounds."""
         self._noisy = 0
         """How many epochs in a row a step was noisier than the paper vouches for."""
         self._unlooked = False
@@ -32,9 +34,10 @@ class Cautions:
         ends = not self._method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
         if last.epoch and ends and self._method.schedule(last):
             smaller = min(0.8, 100 * last.epoch // num_epochs / 100)  # with it the last epoch has all data
+            other = f", or take a smaller delta, e.g. delta={smaller:g}" if last.epoch > 1 else ""
             warn(
                 f"with num_epochs={num_epochs} no epoch is left for all data at the end of {self._method!r}: "
-                f"train longer, or take a smaller delta, e.g. delta={smaller:g}"
+                f"train longer{other}"
             )
 
     def of_looks(self, book: ScoreBook | ShardBook) -> None:
@@ -47,13 +50,17 @@ class Cautions:
             )
 
     def of_bounds(self, plan: Plan | ShardPlan, book: ScoreBook | ShardBook, growing: Growing) -> None:
-        """A plan that was drawn may leave the region that the paper's appendix B vouches for."""
-        if self._bounds or not (growing.unbiased or growing.now == "lr"):  # then no step goes further
+        """A plan that is trained may leave the region that the paper's appendix B vouches for."""
+        told = self._bounds or plan.epoch == self._judged
+        if told or not (growing.unbiased or growing.now == "lr"):  # then no step goes further
             return
+        self._judged = plan.epoch
         now = report(plan, book.scores, book.planned)
         self._noisy = self._noisy + 1 if now.noisy else 0
-        if self._noisy != 1:  # one noisy epoch is no news: the first losses are
-            self._bounds = warn_near_bounds(now, grows=growing.now != "none")
+        text = near_bounds(now, grows=growing.now != "none")
+        if text and self._noisy != 1:  # one noisy epoch is no news: the first losses are
+            self._bounds = True
+            warn(text)
 
     def of_rates(self, plan: Plan | ShardPlan, growing: Growing) -> None:
         if not self._unattended and growing.unattended(plan):
@@ -64,12 +71,12 @@ class Cautions:
             )
 
     def of_sleep(self, plan: Plan | ShardPlan, growing: Growing) -> None:
-        """In a loop over ``plan()`` an ``update`` in a graph tells nobody that an epoch begins."""
+        """In a loop over ``plan()`` an ``update`` inside a graph told nobody that the epoch began."""
         if not self._asleep and growing.asleep(plan):
             self._asleep = True
             warn(
-                f"epoch {plan.epoch}: the learning rate did not grow, as an update inside a graph cannot say that an "
-                "epoch begins: call the step() of what infobatch.pace returned, too"
+                f"epoch {plan.epoch} was not trained at its learning rate, as an update inside a graph cannot say "
+                "that an epoch begins: call the step() of what infobatch.pace returned, too"
             )
 
 
@@ -79,19 +86,17 @@ def warn_of_odd(epoch: int, count: int, of: int, which: str = "") -> None:
         warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep the scores they had")
 
 
-def warn_near_bounds(now: EpochReport, *, grows: bool = True) -> bool:
-    """Say so when an epoch leaves the region that the paper's appendix B vouches for; ``grows``: its steps do."""
+def near_bounds(now: EpochReport, *, grows: bool = True) -> str:
+    """How an epoch leaves the region that the paper's appendix B vouches for, if it does; ``grows``: its steps do."""
     if now.noisy:
-        text = (
-            f"noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper (appendix B.3) wants "
-            "at most 1. Prune small losses, not large ones, or lower the ratio"
+        return (
+            f"epoch {now.epoch}: noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper "
+            "(appendix B.3) wants at most 1. Prune small losses, not large ones, or lower the ratio"
         )
-    elif grows and now.growth > GROWTH_BOUND:
-        text = (
-            f"a step stands for {now.growth:.2f} steps of full data, and the largest safe learning rate "
-            "shrinks by as much (the paper's appendix B.4). Prune less, or lower the learning rate if the loss rises"
+    if grows and now.growth > GROWTH_BOUND:
+        return (
+            f"epoch {now.epoch}: a step stands for {now.growth:.2f} steps of full data, and the largest safe "
+            "learning rate shrinks by as much (the paper's appendix B.4). Prune less, or lower the rate if the loss "
+            "rises"
         )
-    else:
-        return False
-    warn(f"epoch {now.epoch}: {text}")
-    return True
+    return ""

@@ -122,6 +122,8 @@ def check_loss(loss: Any) -> None:
     remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
     if not isinstance(loss, Tensor):
         remedy = "Pass the criterion's tensor as it is."
+    if isinstance(loss, Tensor) and loss.ndim == 1:
+        remedy = "Take loss.float(), and no empty batch."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = 'Give the criterion reduction="none".'
     raise InputError(message("one floating-point loss a sample, shape [batch]", kind(loss), remedy))
@@ -177,7 +179,7 @@ def check_indices(indices: Any, loss: Tensor) -> None:
     if not whole or indices.shape != loss.shape:
         remedy = "One for each loss: nothing may drop, repeat or split the samples of a batch."
         if not whole:
-            remedy = "They are positions in the data set; floating point cannot hold them all."
+            remedy = "They are positions in the data set, as 64-bit integers: indices.long()."
         expected = f"indices as an int64 tensor of shape {list(loss.shape)}, one a loss"
         raise InputError(message(expected, kind(indices), remedy))
     if indices.device != loss.device:

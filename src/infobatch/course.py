@@ -58,7 +58,8 @@ class Course:
     @property
     def running(self) -> Pass | None:
         """The latest pass, if it belongs to the running epoch."""
-        return self.last if self.last is not None and self.last.epoch == self.epoch else None
+        last = self.last
+        return last if last is not None and last.epoch == self.epoch and not last.void else None
 
     def done(self) -> int:
         """How many samples of the running epoch have come back to this process."""
@@ -103,7 +104,7 @@ class Course:
         Persistent workers keep its iterator, and samples that come back by name are not counted there.
         """
         last = self.last
-        if last is None or last.over:
+        if last is None or last.over or last.void:
             return True
         return last.asker.persistent and not last.carried and (self.running is None or self.finished())
 
@@ -320,6 +321,13 @@ class Course:
         self.book.recorded.zero_()
         if run is not None:
             run.walk.release()
+
+    def drop_plan(self) -> None:
+        """Whom the coming epoch keeps is open again; a look at its first batch was at what is not to be."""
+        if self.running is not None:
+            self.running.supersede()
+            self.running.void = True
+        self.plan, self.told = None, False
 
     def restart(self, epoch: int) -> None:
         """Go on from here, whatever ran."""

@@ -219,7 +219,7 @@ class Pruned(View):
         if got:
             remedy = "Take it after an epoch's last update and before the next iter(loader)."
             raise MisalignedError(message("a look at the left-out between two epochs", got, remedy))
-        self._course.plan = None  # whom it keeps depends on what is seen now
+        self._course.drop_plan()  # whom it keeps depends on what is seen now
         assert isinstance(self._book, ScoreBook)
         self._look = look = Look(self._book, self.method, self._meet_ranks(), self._course.epoch)
         try:
@@ -274,7 +274,6 @@ class Pruned(View):
             else:
                 course.plan = self.method.draw(book, moment, self.seed)
             self._open(course.plan)
-            self._cautions.of_bounds(course.plan, book, self._growing)
         return course.plan
 
     def _open(self, plan: Plan | ShardPlan) -> None:
@@ -389,14 +388,19 @@ class Pruned(View):
         self._enter()
         return course.walk(self.seed, self._sampler, loader, ranks)
 
-    def _enter(self) -> None:
-        """The first batch of an epoch, or of what is left of it, is coming: the rate of its steps is due."""
-        course = self._course
-        course.told = True
-        if "hidden" in self.method.needs and not (course.before or course.done()):
-            self._cautions.of_looks(self._book)
+    def _enter(self, *, look: bool = True) -> None:
+        """The first batch of an epoch, or of what is left of it, is coming: the rate of its steps is due.
+
+        Without a ``look`` at values: a device would wait for one.
+        """
+        course, plan = self._course, self.plan()
         self._growing.begin()
-        self._cautions.of_rates(self.plan(), self._growing)
+        course.told = True
+        self._cautions.of_rates(plan, self._growing)
+        if look:
+            self._cautions.of_bounds(plan, self._book, self._growing)
+            if "hidden" in self.method.needs and not (course.before or course.done()):
+                self._cautions.of_looks(self._book)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
         """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
@@ -439,8 +443,11 @@ class Pruned(View):
                 )
             )
         course = self._course
-        if course.plan is not None and course.done() and not course.told:
-            self._cautions.of_sleep(course.plan, self._growing)
+        if course.plan is not None and course.done():
+            self._cautions.of_bounds(course.plan, self._book, self._growing)
+            if not course.told:
+                self._cautions.of_rates(course.plan, self._growing)
+                self._cautions.of_sleep(course.plan, self._growing)
         done = course.close(self.method.memory)
         if self._latest is not None:  # which holds the weights of the whole epoch
             with torch.inference_mode(False):
@@ -464,7 +471,7 @@ class Pruned(View):
         if looked_at:
             self.plan()
         if seen and not self._course.told:  # no pass over the sampler has begun: these samples are from plan()
-            self._enter()
+            self._enter(look=looked_at)
         if looked_at:
             return self._course.count_named(indices)
         self._course.count_unseen(indices)

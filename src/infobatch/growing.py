@@ -66,5 +66,5 @@ class Growing:
         return plan.growth > 1 and self.now == "lr" and not (self.paces or self.paced)
 
     def asleep(self, plan: Plan | ShardPlan) -> bool:
-        """Whether who was to make it grow in this epoch has not."""
-        return plan.growth > 1 and self.now == "lr" and any(each.growth == 1 for each in self.paces.values())
+        """Whether who looks after the learning rate has another epoch's."""
+        return self.now == "lr" and any(each.growth != plan.growth for each in self.paces.values())

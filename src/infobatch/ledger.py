@@ -48,6 +48,8 @@ class Pass:
         """How many samples will be delivered: fewer than ``size`` where the loader drops its last batch."""
         self.taken = 0
         self.superseded = False
+        self.void = False
+        """Whether it was over a plan that is not to be."""
         self.closed = False
         self.unsure: list[Where] = []
         self._before: tuple[int, list[Where]] = (0, [])

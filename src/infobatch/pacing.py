@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
-from .checks import whole
+from .checks import count_of, is_number, whole
 from .dataset import Pruned
 from .distributed import find
 from .errors import InputError, StateError, message, warn
+from .views import COPY, Copied
 
 SCALE_BLIND = frozenset(
     {
@@ -43,8 +44,14 @@ def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, 
     >>> full_steps(train_data, 16, accumulate=4)
     2
     """
+    _check_data(train_data)
+    batch_size = count_of("batch_size", batch_size, 1, "That of the loader, on each rank.")
+    accumulate = count_of("accumulate", accumulate, 1, "Batches a step; 1 where gradients are not accumulated.")
     samples = math.ceil(len(train_data) / find(train_data.group).world)
     batches = samples // batch_size if drop_last else math.ceil(samples / batch_size)
+    if not batches:
+        got = f"{samples} samples in batches of {batch_size} with drop_last"
+        raise InputError(message("a full epoch of at least one batch", got, "Take smaller batches, or all of them."))
     return math.ceil(batches / accumulate)
 
 
@@ -188,7 +195,9 @@ class Paced:
             not isinstance(state, dict)
             or set(state) != {"count", "growth", "plain", "first", "steps_per_epoch", "scheduler"}
             or (state["scheduler"] is None) != (self.scheduler is None)
-            or len(state["plain"]) != len(self.optimizer.param_groups)
+            or not _rates_in(state["plain"], len(self.optimizer.param_groups))
+            or not _rates_in(state["first"], len(self.optimizer.param_groups))
+            or not all(map(is_number, (state["count"], state["growth"], state["steps_per_epoch"])))
         ):
             got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
             raise StateError(
@@ -368,7 +377,8 @@ def _check(scheduled: Any, train_data: Any) -> None:
                 'rate itself: step it yourself, without pace, and let the loss grow or nothing (compensate="none").',
             )
         )
-    if isinstance(train_data, Pruned) and train_data.loss_has_grown:
+    _check_data(train_data)
+    if train_data.loss_has_grown:
         raise InputError(
             message(
                 "to be paced before the first pruned epoch",
@@ -376,6 +386,11 @@ def _check(scheduled: Any, train_data: Any) -> None:
                 'Call infobatch.pace before training, or pass compensate="loss", "lr" or "none".',
             )
         )
+
+
+def _check_data(train_data: Any) -> None:
+    if isinstance(train_data, Copied):
+        raise InputError(COPY)
     if not isinstance(train_data, Pruned):
         raise InputError(
             message(
@@ -391,6 +406,14 @@ def _steps_of(scheduler: LRScheduler | None) -> int:
     if isinstance(scheduler, ChainedScheduler):
         return max(_steps_of(each) for each in scheduler._schedulers)
     return max(getattr(scheduler, "last_epoch", 0), 0)
+
+
+def _rates_in(found: Any, many: int) -> bool:
+    return isinstance(found, list) and len(found) == many and all(is_number(_plain(rate)) for rate in found)
+
+
+def _plain(rate: Any) -> Any:
+    return rate.item() if isinstance(rate, Tensor) and rate.numel() == 1 else rate
 
 
 def _own(lr: Any) -> Any:

@@ -113,7 +113,6 @@ def test_ranks_agree_on_counts_history_and_progress(ranks: dict[str, list[Any]],
             assert len({rank[3] for rank in step}) == 1, "or their learning rates would part"
 
 
-@pytest.mark.filterwarnings("ignore:.*a step stands for:infobatch.InfoBatchWarning")
 @pytest.mark.parametrize("name", ["plain", "tiers", "saving"])
 def test_as_many_are_kept_as_one_process_keeps(ranks: dict[str, list[Any]], name: str) -> None:
     """While scores are the same, which they are for the first pruned epoch."""

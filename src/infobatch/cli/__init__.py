@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from ..errors import installing
 
@@ -17,6 +18,9 @@ LOCKS = "fcntl"
 def main(words: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
     _stand_in_for_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no "±" shows "?"
     try:
         from .app import run
     except ModuleNotFoundError as error:

@@ -109,6 +109,8 @@ def _matrix(path: Path, lines: Iterable[str]) -> Tensor:
         if epochs[-1].shape != epochs[0].shape:
             got = f"{epochs[-1].size} in line {number}"
             raise InputError(message(f"{epochs[0].size} losses in each line of {path}", got, DAMAGED))
+    if not epochs:
+        raise InputError(message(f"losses in {path}", "an empty file", DAMAGED))
     return _tensor(np.stack(epochs))
 
 
@@ -234,11 +236,12 @@ class Rows:
 def _whole(name: str, values: Any) -> np.ndarray[Any, Any]:
     values = np.asarray(values)
     if values.dtype.kind not in "iuf":
-        raise ValueError(f"{name} as whole numbers from 0")
+        raise ValueError(f"{name} as {values.dtype}, where whole numbers from 0 belong")
     with np.errstate(invalid="ignore"):  # of NaN, which is told below
         whole: np.ndarray[Any, Any] = values.astype(np.int64)
-    if (whole != values).any() or (whole < 0).any():
-        raise ValueError(f"{name} as whole numbers from 0")
+    odd = (whole != values) | (whole < 0)
+    if odd.any():
+        raise ValueError(f"{name} {values[odd][0]:g}, where whole numbers from 0 belong")
     return whole
 
 

@@ -66,6 +66,15 @@ def test_the_program_starts_as_a_program() -> None:
     assert "--install-completion" in done.stdout
 
 
+def test_a_terminal_that_knows_ascii_alone_shows_the_table(place: Path) -> None:
+    words = "compare --task toy:make --epochs 1 --methods random --seeds 2 --no-equal-steps"
+    command = [sys.executable, "-m", "infobatch.cli", *words.split()]
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=place, env=plain, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert " ? " in done.stdout  # for the sign between mean and spread
+
+
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_command_whose_streams_are_closed_does_its_work(place: Path, closed: str) -> None:
     words = "train --task toy:make --epochs 1 --name quiet --json"
