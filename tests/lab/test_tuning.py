@@ -69,6 +69,16 @@ def test_the_rate_is_picked_by_seeds_that_all_have() -> None:
     assert best_of(runs).rows[0].rate == 0.1
 
 
+def test_a_rate_at_which_a_run_went_wrong_is_not_the_best() -> None:
+    runs = at_rates("full", FULL) + at_rates("random", PRUNED)
+    runs += many("tiers", [90.0, 90.1, 90.2], lr=0.1) + many("tiers", [80.0, 80.1, 80.2], lr=0.2)
+    runs += [made("tiers", seed, metric, lr=0.4) for seed, metric in enumerate([99.0, None, 99.0])]
+    runs += [made("saving", seed, None, lr=lr) for seed in range(3) for lr in FULL]
+    rows = {one.row.label: one for one in best_of(runs).rows}
+    assert rows["tiers"].rate == 0.1
+    assert rows["saving"].row.verdict.kind == "failed"
+
+
 def test_a_rate_that_was_tried_with_one_seed_is_no_rate_of_the_others() -> None:
     runs = at_rates("full", {**FULL, 0.8: [99.0]}) + at_rates("random", PRUNED)
     assert best_of(runs).rates == (0.1, 0.2, 0.4)

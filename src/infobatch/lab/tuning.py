@@ -11,6 +11,7 @@ picked by the very runs that are then compared, by the mean over the seeds that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -72,15 +73,15 @@ def at_best(runs: Iterable[Run], found: Comparison) -> AtBest | None:
     if set(differing([decisive(run) for run in runs])) != {"lr"}:
         return None
     kinds = _by_rate(runs)
-    full = {rate: len(members) for rate, members in kinds.get(FULL, {}).items()}
-    rates = tuple(sorted(rate for rate, seeds in full.items() if seeds > 1 or max(full.values()) == 1))
+    full = {rate: len(_good(members)) for rate, members in kinds.get(FULL, {}).items()}
+    rates = tuple(sorted(rate for rate, seeds in full.items() if seeds > 1 or max(full.values()) == seeds == 1))
     if len(rates) < 2:
         return None
     chosen = {name: _pick(tried, rates) for name, tried in kinds.items()}
     picked = {name: (rate, kinds[name][rate]) for name, rate in chosen.items() if rate is not None}
     if FULL not in picked:
         return None
-    controls = [members for _, members in picked.values() if is_control(members[0])]
+    controls = [_good(members) for _, members in picked.values() if is_control(members[0])]
     rows = [
         Best(rate, _held(name, members, picked[FULL][1], controls, found)) for name, (rate, members) in picked.items()
     ]
@@ -91,36 +92,43 @@ def _by_rate(runs: list[Run]) -> dict[str, Rates]:
     kinds: dict[str, dict[float, list[Run]]] = {}
     for name, members in group(runs).items():
         rate = members[0].settings.lr
-        kind = name.removesuffix(f" · lr={rate}")
-        kinds.setdefault(kind, {})[rate] = usable(name, members)[0]
-    return {name: {rate: tried[rate] for rate in tried if tried[rate]} for name, tried in kinds.items()}
+        kinds.setdefault(name.removesuffix(f" · lr={rate}"), {})[rate] = members
+    return dict(kinds)
+
+
+def _good(members: list[Run]) -> list[Run]:
+    return usable("", members)[0]
 
 
 def _pick(tried: Rates, rates: tuple[float, ...]) -> float | None:
     """The best of them; None where some was not tried, or with other seeds alone."""
-    if not all(rate in tried for rate in rates):
-        return None
-    seeds = set.intersection(*({run.settings.seed for run in tried[rate]} for rate in rates))
-    means = {rate: mean(metric_of(run) for run in tried[rate] if run.settings.seed in seeds) for rate in rates}
-    return max(rates, key=lambda rate: means[rate] or 0.0) if seeds else None
+    ended = {rate: [run for run in tried.get(rate, ()) if run.end is not None] for rate in rates}
+    seeds = set.intersection(*({run.settings.seed for run in runs} for runs in ended.values()))
+
+    def reached(rate: float) -> float:
+        if any(metric_of(run) is None for run in ended[rate]):
+            return -math.inf  # whoever diverges there, if only at times, does not do best
+        return mean(metric_of(run) for run in _good(ended[rate]) if run.settings.seed in seeds) or 0.0
+
+    return max(rates, key=reached) if seeds else None
 
 
 def _held(name: str, members: list[Run], full: list[Run], controls: list[list[Run]], found: Comparison) -> Row:
-    level, partner = found.interval_level, by_seed(full)
+    good, level, partner = _good(members), found.interval_level, by_seed(_good(full))
     if name == FULL:
-        return row_of(name, members, partner, None, None, Verdict("baseline", "the baseline"))
-    difference = paired(members, partner, level)
+        return row_of(name, good, partner, None, None, Verdict("baseline", "the baseline"))
+    difference = paired(good, partner, level)
     look = max(1, len(found.looks or ()))
     verdict = verdict_of(members, full, difference, found.margin, found.level, look, "")
-    same = None if is_control(members[0]) else _same_steps(members, controls, level)
-    return row_of(name, members, partner, difference, same, verdict)
+    same = None if is_control(members[0]) else _same_steps(good, controls, level)
+    return row_of(name, good, partner, difference, same, verdict)
 
 
-def _same_steps(members: list[Run], controls: list[list[Run]], level: float) -> Difference | None:
+def _same_steps(good: list[Run], controls: list[list[Run]], level: float) -> Difference | None:
     """To the best of those that trained full data for about as many steps."""
-    took = _steps(members)
+    took = _steps(good)
     near = [some for some in controls if abs(_steps(some) - took) <= SAME_STEPS * took]
-    apart = [one for some in near if (one := paired(members, by_seed(some), level)) is not None]
+    apart = [one for some in near if (one := paired(good, by_seed(some), level)) is not None]
     return min(apart, key=lambda one: (-len(one.seeds), one.mean), default=None)
 
 
