@@ -12,6 +12,7 @@ short       ResNet-18, 30 epochs: the headline, in little
 tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
+mlp         a few of them at five rates
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
@@ -471,6 +472,23 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
     return small("fashion_mnist", seeds, **sizes, eval_every=10, threads=1)
 
 
+def mlp(seeds: int = 10) -> Iterator[Settings]:
+    """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?"""
+    rows: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "infobatch", **LR},
+        {"method": "author_tiers", **LR},
+        {"method": "random:ratio=0.47", **LR},
+        {"method": "full", "steps": 1_410},  # as author_tiers
+    ]
+    base: dict[str, Any] = {
+        "task": "fashion_mnist", "model": "mlp64", "augment": False, "epochs": 20, "batch_size": 512,
+        "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
+    }  # fmt: skip
+    group = [{**row, "lr": lr} for lr, row in product((0.02, 0.05, 0.1, 0.2, 0.4), rows)]
+    return grouped(base, [group], seeds)
+
+
 QUEUES = {
     "little": little,
     "again": again,
@@ -493,4 +511,5 @@ QUEUES = {
     "high": high,
     "digits": digits,
     "fashion": fashion,
+    "mlp": mlp,
 }
