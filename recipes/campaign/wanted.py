@@ -485,8 +485,9 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
         "task": "fashion_mnist", "model": "mlp64", "augment": False, "epochs": 20, "batch_size": 512,
         "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
     }  # fmt: skip
-    group = [{**row, "lr": lr} for lr, row in product((0.02, 0.05, 0.1, 0.2, 0.4), rows)]
-    return grouped(base, [group], seeds)
+    still: list[dict[str, Any]] = [{"method": "author_tiers", **STILL}, {"method": "infobatch", **STILL}]
+    rates = (0.02, 0.05, 0.1, 0.2, 0.4)
+    return grouped(base, [[{**row, "lr": lr} for lr, row in product(rates, some)] for some in (rows, still)], seeds)
 
 
 QUEUES = {

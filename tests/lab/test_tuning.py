@@ -61,7 +61,30 @@ def test_who_was_not_tried_at_each_rate_is_left_out() -> None:
     found = best_of(runs)
     assert [one.row.label for one in found.rows] == ["full"]
     assert found.left_out == ("random", "tiers")
-    assert "left out: random, tiers." in found.about
+    assert found.about[-1].endswith("left out: random, tiers.")
+    assert [[point.rate for point in found.by_rate[name]] for name in ("random", "tiers")] == [
+        [0.1, 0.2],
+        [0.1, 0.2, 0.4],
+    ]
+
+
+def test_each_is_held_against_as_many_steps_of_its_own() -> None:
+    runs = at_rates("full", FULL) + at_rates("infobatch", PRUNED, took=70) + at_rates("tiers", PRUNED, took=69)
+    runs += at_rates("full", FEWER, steps=70, took=70) + at_rates(
+        "full", FULL, steps=69, took=69
+    )  # better, and tiers'
+    found = {one.row.label: one.row for one in best_of(runs).rows}
+    for name, control in (("infobatch", FEWER[0.4]), ("tiers", FULL[0.2])):
+        same = found[name].same_steps
+        assert same is not None
+        assert same.mean == pytest.approx(statistics.fmean(PRUNED[0.1]) - statistics.fmean(control))
+    assert found["infobatch"].runs == ("infobatch-0", "infobatch-1", "infobatch-2")
+
+
+def test_who_is_best_at_an_end_is_told() -> None:
+    runs = at_rates("full", FULL) + at_rates("infobatch", PRUNED) + at_rates("random", {**PRUNED, 0.4: [99.0] * 3})
+    told = " ".join(best_of(runs).about)
+    assert "may be better: infobatch (0.1, the smallest), random (0.4, the largest)." in told
 
 
 def test_the_rate_is_picked_by_seeds_that_all_have() -> None:

@@ -21,7 +21,7 @@ from ..lab.bench import Hooks, Series
 from ..lab.catalogue import make_task
 from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
-from ..lab.records import Run, label, line, read
+from ..lab.records import Run, label, line, read, sift
 from ..lab.settings import HARDWARE, Settings
 from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task
@@ -163,6 +163,9 @@ def compare(
         task = make_task(series.base.task, series.base.data)
     else:
         base, task = bench.settle(given)
+        if rates and set(rates) <= {base.lr}:
+            remedy = "They are beside that one: name others, or leave --rates out."
+            raise InputError(message(f"--rates other than --lr {base.lr:g}", " ".join(map(str, rates)), remedy))
         first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
         series = _grown(Series(base, methods or METHODS, first, equal_steps), (), None, rates, margin, level)
         folder = runs / (name or _now(base))
@@ -199,11 +202,12 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     if not finished:
         return _paused(again, told if json else None)
     rules: dict[str, Any] = {"margin": series.margin, "level": series.level, "looks": bench.note_look(folder)}
-    found = compare(done, **rules)
-    best = at_best(done, found)
+    known = sift(folder)[0]  # with what was trained before there were other rates
+    found = compare(known, **rules)
+    best = at_best(known, found)
     if not json:
         tables.comparison(found, best)
-    report.write(done, folder / REPORT, **rules)
+    report.write(known, folder / REPORT, **rules)
     if json:
         judged = {"comparison": found.plain(), "at_best": None if best is None else best.plain()}
         return Answer(plain={**told, "report": str(folder / REPORT), **judged})

@@ -127,6 +127,10 @@ class Count:
             self.total -= self.length
         self.finished += 1
 
+    def line(self, run: Run) -> str:
+        """What is said of a run at its end."""
+        return line(run, self.name(run.settings)) + ("" if self.ticked or run.end is None else " (was there)")
+
 
 class Bars:
     def __init__(self, console: Console, runs: int, epochs: int, rates: bool = False) -> None:
@@ -166,7 +170,7 @@ class Bars:
         self.count.end()
         if self.one is not None:
             self.progress.remove_task(self.one)
-        self.say(line(run, self.count.name(run.settings)))
+        self.say(self.count.line(run))
 
     def say(self, text: str, style: str = "") -> None:
         self.progress.console.print(text, markup=False, highlight=False, style=style)
@@ -208,7 +212,7 @@ class Lines:
 
     def done(self, run: Run) -> None:
         self.count.end()
-        self.say(line(run, self.count.name(run.settings)))
+        self.say(self.count.line(run))
 
     def say(self, text: str, style: str = "") -> None:
         del style  # plain lines have none

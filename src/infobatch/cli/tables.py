@@ -90,8 +90,8 @@ def comparison(found: Comparison, best: AtBest | None = None) -> None:
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
-    if found.rates:
-        say(f"At equal steps: to full data for as many steps, {found.rates}.")
+    if found.rates or any(row.same_steps is not None for row in found.rows):
+        say(f"At equal steps: to full data for as many steps, {found.rates or 'at the same learning rate'}.")
     judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
     if judged:
         say(found.looked)
@@ -99,10 +99,10 @@ def comparison(found: Comparison, best: AtBest | None = None) -> None:
         say("Each verdict stands by itself: none is corrected for the number of methods compared.")
     say(*(f"Note: {note}" for note in found.notes))
     if best is not None:
-        say("", "Each at its best learning rate, and full data at theirs:")
+        say("", "Each at its best learning rate, against full data at theirs:")
         rows = [(name, f"{one.rate:g}", *rest) for one in best.rows for name, *rest in [_compared(one.row)]]
         _judged((columns[0], "rate", *columns[1:]), rows)
-        say(best.about)
+        say(*best.about)
 
 
 def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -472,7 +472,11 @@ def _machine(run: Run) -> dict[str, Any]:
 
 
 def _listed(apart: Mapping[str, list[Any]]) -> str:
-    return "; ".join(f"{name} ({', '.join(str(value) for value in values)})" for name, values in apart.items())
+    return "; ".join(f"{name} ({', '.join(map(str, _in_order(values)))})" for name, values in apart.items())
+
+
+def _in_order(values: list[Any]) -> list[Any]:
+    return sorted(values) if all(number(value) is not None for value in values) else values
 
 
 def _metric_name(runs: list[Run]) -> str:

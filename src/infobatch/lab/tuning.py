@@ -12,8 +12,9 @@ picked by the very runs that are then compared, by the mean over the seeds that 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .comparison import (
@@ -37,6 +38,8 @@ from .verdicts import Difference, Verdict
 
 Rates = Mapping[float, list[Run]]
 """Runs that differ in their seed and in the learning rate alone, by that."""
+Controls = Mapping[str, list[Run]]
+"""By label: full data, stopped after a number of steps, at their best rate."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,46 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A row's runs at one rate."""
+
+    rate: float
+    mean: float
+    std: float
+    n: int
+
+
+@dataclass(frozen=True)
 class AtBest:
     rates: tuple[float, ...]
     """Those that all were tried at: where full data have more than a first seed."""
     rows: tuple[Best, ...]
     left_out: tuple[str, ...]
     """Labels that were not tried at each."""
+    by_rate: dict[str, tuple[Point, ...]]
+    """All labels that were tried at two rates or more."""
 
     @property
-    def about(self) -> str:
+    def at_an_end(self) -> tuple[Best, ...]:
+        """Those whose best rate is the smallest or the largest tried: one beyond may be better."""
+        return tuple(one for one in self.rows if one.rate in (self.rates[0], self.rates[-1]))
+
+    @property
+    def about(self) -> tuple[str, ...]:
         """What a reader must know."""
-        text = (
-            f"Tried at {', '.join(f'{rate:g}' for rate in self.rates)}. Rates are picked by these very runs, by the "
-            "mean over seeds that all rates have, so differences are a little kind to whoever varies most."
-        )
-        return f"{text} Not tried at each, so left out: {', '.join(self.left_out)}." if self.left_out else text
+        texts = [
+            f"Tried at {', '.join(f'{rate:g}' for rate in self.rates)}. The rate is picked by the test results of "
+            "these very runs, over the seeds that all rates have, which favours a little who varies more."
+        ]
+        if self.at_an_end:
+            which = {self.rates[0]: "the smallest", self.rates[-1]: "the largest"}
+            ends = ", ".join(f"{one.row.label} ({one.rate:g}, {which[one.rate]})" for one in self.at_an_end)
+            texts.append(f"Best at an end of what was tried, so that a rate beyond may be better: {ends}.")
+        if any(one.row.same_steps is not None for one in self.rows):
+            texts.append("At equal steps: to full data for as many steps, at the best rate for that.")
+        if self.left_out:
+            texts.append(f"Not tried at each rate, so left out: {', '.join(self.left_out)}.")
+        return tuple(texts)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,11 +109,21 @@ def at_best(runs: Iterable[Run], found: Comparison) -> AtBest | None:
     picked = {name: (rate, kinds[name][rate]) for name, rate in chosen.items() if rate is not None}
     if FULL not in picked:
         return None
-    controls = [_good(members) for _, members in picked.values() if is_control(members[0])]
+    controls = {name: _good(members) for name, (_, members) in picked.items() if is_control(members[0])}
     rows = [
         Best(rate, _held(name, members, picked[FULL][1], controls, found)) for name, (rate, members) in picked.items()
     ]
-    return AtBest(rates, tuple(rows), tuple(name for name in kinds if name not in picked))
+    lines = {name: line for name, tried in kinds.items() if len(line := _line(tried)) > 1}
+    return AtBest(rates, tuple(rows), tuple(name for name in kinds if name not in picked), lines)
+
+
+def _line(tried: Rates) -> tuple[Point, ...]:
+    metrics = {rate: [value for run in _good(tried[rate]) if (value := metric_of(run)) is not None] for rate in tried}
+    return tuple(
+        Point(rate, statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+        for rate, values in sorted(metrics.items())
+        if values
+    )
 
 
 def _by_rate(runs: list[Run]) -> dict[str, Rates]:
@@ -113,21 +151,24 @@ def _pick(tried: Rates, rates: tuple[float, ...]) -> float | None:
     return max(rates, key=reached) if seeds else None
 
 
-def _held(name: str, members: list[Run], full: list[Run], controls: list[list[Run]], found: Comparison) -> Row:
+def _held(name: str, members: list[Run], full: list[Run], controls: Controls, found: Comparison) -> Row:
     good, level, partner = _good(members), found.interval_level, by_seed(_good(full))
+    names = tuple(run.name for run in good)
     if name == FULL:
-        return row_of(name, good, partner, None, None, Verdict("baseline", "the baseline"))
+        return replace(row_of(name, good, partner, None, None, Verdict("baseline", "the baseline")), runs=names)
     difference = paired(good, partner, level)
     look = max(1, len(found.looks or ()))
     verdict = verdict_of(members, full, difference, found.margin, found.level, look, "")
-    same = None if is_control(members[0]) else _same_steps(good, controls, level)
-    return row_of(name, good, partner, difference, same, verdict)
+    same = None if is_control(members[0]) else _same_steps(name, good, controls, level)
+    return replace(row_of(name, good, partner, difference, same, verdict), runs=names)
 
 
-def _same_steps(good: list[Run], controls: list[list[Run]], level: float) -> Difference | None:
-    """To the best of those that trained full data for about as many steps."""
+def _same_steps(name: str, good: list[Run], controls: Controls, level: float) -> Difference | None:
+    """To full data with its own steps, or else with a number near them; of two such, to the better one."""
     took = _steps(good)
-    near = [some for some in controls if abs(_steps(some) - took) <= SAME_STEPS * took]
+    own = [runs for control, runs in controls.items() if control.endswith(f", steps of {name}")]
+    round_ones = [runs for control, runs in controls.items() if ", steps of " not in control]
+    near = own or [runs for runs in round_ones if abs(_steps(runs) - took) <= SAME_STEPS * took]
     apart = [one for some in near if (one := paired(good, by_seed(some), level)) is not None]
     return min(apart, key=lambda one: (-len(one.seeds), one.mean), default=None)
 

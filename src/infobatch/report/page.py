@@ -14,6 +14,7 @@ from ..lab.readings import device_of, metric_of, number, seconds, table
 from ..lab.records import Run
 from ..lab.words import percent
 from . import curves, drawing, rows, shell
+from .by_rate import by_rate
 from .classes import by_class
 from .figure import Figure, accuracy, between, said, signed, styles, swatch
 from .frontier import frontier
@@ -85,7 +86,7 @@ def _sections(study: Study) -> list[Section]:
             "cost",
             "Accuracy against cost",
             "What a method reaches, against what it takes.",
-            [rows.difference(study), frontier(study, "samples"), frontier(study, "time")],
+            [by_rate(study), rows.difference(study), frontier(study, "samples"), frontier(study, "time")],
             "No run has finished with a metric yet.",
         ),
         _section(

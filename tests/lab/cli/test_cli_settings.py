@@ -146,10 +146,13 @@ def test_a_comparison_at_several_rates(say: Any) -> None:
     assert "infobatch at 0.2, seed 1:" in err
     out = say("report", "runs/mine", "-o", "page.html")[1]
     assert "Each at its best learning rate" in out
-    assert 'id="best"' in Path("page.html").read_text()
-    code, _, err = say(*words[:-1], "other", "--rates", "-1")
-    assert (code, Path("runs/other").exists()) == (2, False)
-    assert "lr" in err
+    page = Path("page.html").read_text()
+    assert page == Path("runs/mine/report.html").read_text()
+    assert 'id="rates"' in page
+    for wrong, why in (("-1", "lr"), ("0.05", "other than --lr 0.05")):
+        code, _, err = say(*words[:-1], "other", "--lr", "0.05", "--rates", wrong)
+        assert (code, Path("runs/other").exists()) == (2, False)
+        assert why in err
 
 
 def test_looks_at_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

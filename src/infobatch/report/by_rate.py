@@ -1,0 +1,82 @@
+"""The metric over the learning rate: what a comparison at one rate cannot show."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from ..lab.comparison import FULL
+from .drawing import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
+from .figure import Figure, Key, href, metric, swatch, word
+from .series import Study
+
+FAR = 6
+"""So many times further from the best than the middle one, a point would flatten all others."""
+
+
+def by_rate(study: Study) -> Figure | None:
+    if study.best is None:
+        return None
+    lines = study.best.by_rate
+    looks = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
+    points = [point for line in lines.values() for point in line]
+    top, floor = max(one.mean for one in points), _floor([one.mean for one in points])
+    plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
+    for name, look in looks.items():
+        shown = [one for one in lines[name] if one.mean >= floor]
+        plot.axes.errorbar(
+            [one.rate for one in shown], [one.mean for one in shown], yerr=[one.std for one in shown],
+            color=look.colour, linestyle=look.linestyle, marker=look.marker, markersize=6, elinewidth=1.2,
+            markeredgecolor=CARD, markeredgewidth=1,
+        )  # fmt: skip
+    plot.axes.set_xscale("log")
+    rates = sorted({one.rate for one in points})
+    plot.name(metric(study), "learning rate")
+    plot.axes.xaxis.set_major_locator(FixedLocator(rates))
+    plot.axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+    plot.axes.xaxis.set_minor_locator(NullLocator())
+    plot.axes.set_ylim(floor - 0.08 * (top - floor), top + 0.12 * (top - floor) + max(one.std for one in points) / 4)
+    plot.axes.margins(x=0.08)
+    plot.fit_left()
+    for name, look in looks.items():
+        for one in lines[name]:
+            if one.mean >= floor:
+                x, y = plot.pixels(one.rate, one.mean)
+                told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
+                best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
+                text = ((look.colour, told), (None, f"at {one.rate:g}"), *best)
+                plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, text))
+    below = [f"{clip(name, 30)} at {one.rate:g}" for name in looks for one in lines[name] if one.mean < floor]
+    return Figure(
+        "rates",
+        f"{word(study).capitalize()} over the learning rate",
+        plot.svg("rates", f"{metric(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
+        "Who is held against full data at one rate alone may look better than it is, or worse. Bars: one standard "
+        "deviation over seeds." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
+        tuple(Key(swatch(look), name) for name, look in looks.items()),
+        href(
+            ["method", "learning rate", metric(study), "std", "n"],
+            [[name, one.rate, one.mean, one.std, one.n] for name in looks for one in lines[name]],
+        ),
+    )
+
+
+def _floor(means: Iterable[float]) -> float:
+    """The lowest that is drawn."""
+    means = list(means)
+    top = max(means)
+    return min(one for one in means if one >= top - FAR * (top - statistics.median(means)))
+
+
+def _last_controls(name: str) -> int:
+    return 0 if name == FULL else 2 if name.startswith((f"{FULL},", f"{FULL}+lr,")) else 1
+
+
+def _look(name: str, place: int) -> Style:
+    kind, dashes, markers = _last_controls(name), ((), (4, 2), (1, 1.6), (6, 2, 1, 2)), "os^DvP"
+    if kind == 0:
+        return Style(INK)
+    turn, at = divmod(place - 1, len(LINES))
+    return Style(MUTED if kind == 2 else LINES[at], dashes[1 if kind == 2 else turn % 4], markers[(place + turn) % 6])
