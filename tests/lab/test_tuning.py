@@ -62,10 +62,8 @@ def test_who_was_not_tried_at_each_rate_is_left_out() -> None:
     assert [one.row.label for one in found.rows] == ["full"]
     assert found.left_out == ("random", "tiers")
     assert found.about[-1].endswith("left out: random, tiers.")
-    assert [[point.rate for point in found.by_rate[name]] for name in ("random", "tiers")] == [
-        [0.1, 0.2],
-        [0.1, 0.2, 0.4],
-    ]
+    tried = {name: [point.rate for point in line] for name, line in found.by_rate.items()}
+    assert tried == {"full": list(FULL), "random": [0.1, 0.2], "tiers": list(FULL)}
 
 
 def test_each_is_held_against_as_many_steps_of_its_own() -> None:
