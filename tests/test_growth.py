@@ -228,6 +228,28 @@ def test_no_word_of_far_steps_where_none_goes_further() -> None:
         next(iter(infobatch.DataLoader(grown, batch_size=8)))
 
 
+@pytest.mark.parametrize(("compensate", "rises"), [("lr", True), ("loss", True), ("none", False)])
+def test_a_rate_without_room_is_told_of(compensate: str, rises: bool) -> None:
+    """A line through points, at a rate that full data and fewer steps bear, and twice of it nobody."""
+    x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    y = 3 * x + 0.1 * torch.randn(2000, generator=torch.Generator().manual_seed(1))
+    method = infobatch.methods.random(0.5)
+    data = infobatch.Pruned(TensorDataset(x, y), method, 8, compensate=compensate)  # type: ignore[arg-type]
+    slope = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([slope], lr=0.75)
+    infobatch.pace(optimizer, data)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            for a, b in infobatch.DataLoader(data, batch_size=100):
+                optimizer.zero_grad()
+                data.update((slope * a - b).square()).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    said = [str(each.message) for each in caught if "no room" in str(each.message)]
+    assert len(said) == rises
+    assert abs(slope.item() - 3) < 0.2 or rises
+
+
 # ---- who does not see it -------------------------------------------------------------------------------------
 
 

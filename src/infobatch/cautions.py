@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from .errors import warn
 from .growing import Growing
 from .method import Method
 from .plan import Plan, ShardPlan
 from .schedules import Moment
-from .scorebook import ScoreBook
+from .scorebook import ScoreBook, mean
 from .sharding import ShardBook
 from .telemetry import EpochReport, report
 
 GROWTH_BOUND = 2.0
+RISE, MANY = 2.0, 1000
+"""So many times the lowest, above that of the first epoch, and over so many samples, a mean loss is no chance."""
 
 
 class Cautions:
@@ -25,6 +29,9 @@ class Cautions:
         self._noisy = 0
         """How many epochs in a row a step was noisier than the paper vouches for."""
         self._unlooked = False
+        self._first = self._lowest = math.inf
+        """The mean loss after the first epoch, and the lowest since."""
+        self._risen = False
         self._unattended = False
         self._asleep = False
 
@@ -61,6 +68,22 @@ class Cautions:
         if text and self._noisy != 1:  # one noisy epoch is no news: the first losses are
             self._bounds = True
             warn(text)
+
+    def of_rise(self, done: EpochReport, book: ScoreBook | ShardBook, growing: Growing) -> None:
+        """An epoch whose steps went further may have undone all that was learnt; a few or a part cannot tell."""
+        if self._risen or book.size < MANY or isinstance(book, ShardBook):
+            return
+        now = mean(book.scores)
+        if done.growth > 1 and growing.steps_grow and now > max(self._first, RISE * self._lowest):
+            self._risen = True
+            what = "learning rate" if growing.now == "lr" else "loss"
+            warn(
+                f"epoch {done.epoch}: the mean loss is {now:.3g}, and was {self._first:.3g} after the first epoch, "
+                f"{self._lowest:.3g} since. The {what} grows by {done.growth:.2f}, and there may be no room for it: "
+                'lower the learning rate, or let nothing grow (compensate="none")'
+            )
+        self._first = now if self._first == math.inf else self._first
+        self._lowest = min(now, self._lowest)
 
     def of_rates(self, plan: Plan | ShardPlan, growing: Growing) -> None:
         if not self._unattended and growing.unattended(plan):

@@ -453,6 +453,7 @@ class Pruned(View):
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
         self._reports.append(done)
+        self._cautions.of_rise(done, self._book, self._growing)
         warn_of_odd(done.epoch, done.not_finite, done.kept)
         if course.epoch >= self.num_epochs:
             self._growing.begin()

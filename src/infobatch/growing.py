@@ -46,6 +46,11 @@ class Growing:
         return self.settled
 
     @property
+    def steps_grow(self) -> bool:
+        """Whether a step of a pruned epoch goes further than one of full data."""
+        return self.now == "lr" or (self.now == "loss" and self.unbiased)
+
+    @property
     def open(self) -> bool:
         """Whether a pace would still change what grows."""
         return self.settled == "auto" and self.unbiased and not self.paced
