@@ -332,6 +332,7 @@ def tuned(seeds: int = 5) -> Iterator[Settings]:
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch", **LR},
+        {"method": "infobatch", **STILL},
         {"method": "full", "steps": 53_600},
     ]
     published: list[dict[str, Any]] = [{"method": "infobatch"}, {"method": "full", "steps": 46_200}]

@@ -155,7 +155,7 @@ def _gallery(study: Study) -> Section:
 
 def _title(study: Study) -> str:
     tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
-    methods = sum(map(study.is_method, study.sets))
+    methods = len({study.sets[label][0].label for label in study.sets if study.is_method(label)})
     runs = counted(len(study.runs), "run")
     return f"{', '.join(tasks)}: {counted(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
 
