@@ -37,7 +37,8 @@ def by_rate(study: Study) -> Figure | None:
     plot.axes.xaxis.set_major_locator(FixedLocator(rates))
     plot.axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
     plot.axes.xaxis.set_minor_locator(NullLocator())
-    plot.axes.set_ylim(floor - 0.08 * (top - floor), top + 0.12 * (top - floor) + max(one.std for one in points) / 4)
+    pad = 0.12 * (top - floor) or 0.5
+    plot.axes.set_ylim(floor - pad, top + pad)
     plot.axes.margins(x=0.08)
     plot.fit_left()
     for name, look in looks.items():
