@@ -17,6 +17,7 @@ from reading import Reader, drawing, table
 from infobatch import report
 from infobatch.errors import InputError
 from infobatch.lab.records import Run
+from infobatch.lab.settings import Settings
 from infobatch.report import figure, frontier, series
 
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
@@ -469,3 +470,22 @@ def test_bad_targets_are_named(tmp_path: Path) -> None:
     for place in ("/proc/x.html", "/dev/full"):
         with pytest.raises(OSError, match=f": '{place}'$"):
             report.write([run("full", epochs=1, size=50)], place)
+
+
+def test_what_went_wrong_altogether_does_not_flatten_the_rest() -> None:
+    metrics = {"full": 90.0, "infobatch": 89.8, "tiers": 89.6, "random:ratio=0.3": 10.0}
+    runs = [
+        Run(
+            f"{method}-{seed}",
+            {"settings": Settings(method=method, seed=seed).plain(), "metric": "accuracy, %"},
+            end={"metric": reached + seed / 10, "saved": 0.3, "steps": 100, "seconds": {"total": 1.0}},
+        )
+        for method, reached in metrics.items()
+        for seed in range(3)
+    ]
+    page = report.html(runs)
+    assert f"\N{LEFTWARDS ARROW} {figure.signed(-80.0)}" in page
+    assert "Too far down to be drawn: random:ratio=0.3." in page
+    rest = report.html([run for run in runs if not run.name.startswith("random")])
+    assert "\N{LEFTWARDS ARROW}" not in rest
+    assert "Too far down" not in rest

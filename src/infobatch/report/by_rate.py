@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable
-
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..lab.comparison import FULL
 from .drawing import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
-from .figure import Figure, Key, href, metric, swatch, word
+from .figure import Figure, Key, href, lowest_drawn, metric, swatch, word
 from .series import Study
-
-FAR = 6
-"""So many times further from the best than the middle one, a point would flatten all others."""
 
 
 def by_rate(study: Study) -> Figure | None:
@@ -22,7 +16,7 @@ def by_rate(study: Study) -> Figure | None:
     lines = study.best.by_rate
     looks = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
     points = [point for line in lines.values() for point in line]
-    top, floor = max(one.mean for one in points), _floor([one.mean for one in points])
+    top, floor = max(one.mean for one in points), lowest_drawn([one.mean for one in points])
     plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
     for name, look in looks.items():
         shown = [one for one in lines[name] if one.mean >= floor]
@@ -62,13 +56,6 @@ def by_rate(study: Study) -> Figure | None:
             [[name, one.rate, one.mean, one.std, one.n] for name in looks for one in lines[name]],
         ),
     )
-
-
-def _floor(means: Iterable[float]) -> float:
-    """The lowest that is drawn."""
-    means = list(means)
-    top = max(means)
-    return min(one for one in means if one >= top - FAR * (top - statistics.median(means)))
 
 
 def _last_controls(name: str) -> int:

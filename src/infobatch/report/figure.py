@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,20 @@ def bounds(study: Study) -> tuple[float, float]:
 def word(study: Study) -> str:
     """The metric without its unit: "accuracy" of "accuracy, %"."""
     return metric(study).partition(",")[0]
+
+
+FAR = 6
+"""So many times further from the best than the middle one, a point would flatten all others."""
+
+
+def lowest_drawn(values: Sequence[float]) -> float:
+    """Of values of which some may have gone wrong altogether.
+
+    >>> lowest_drawn([89.2, 89.0, 88.6, 10.0]), lowest_drawn([-0.4, 0.0])
+    (88.6, -0.4)
+    """
+    top = max(values)
+    return min(one for one in values if one >= top - FAR * (top - statistics.median(values)))
 
 
 def signed(value: float, places: int = 2) -> str:

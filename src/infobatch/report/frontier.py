@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .drawing import CARD, GRID, Plot, Tip, clip, short_ticks
-from .figure import Figure, bounds, href, keys, metric, styles, word
+from .figure import Figure, bounds, href, keys, lowest_drawn, metric, styles, word
 from .series import Study
 
 
@@ -51,9 +51,13 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     unit = "samples trained on, % of full data" if by == "samples" else "seconds a run"
     plot.name(metric(study), unit)
     plot.axes.margins(0.12, 0.16)
+    floor, top = lowest_drawn([one.mean for one in points]), max(one.mean for one in points)
+    below = [clip(one.label, 30) for one in points if one.mean < floor]
+    if below:
+        plot.axes.set_ylim(floor - 0.2 * (top - floor), top + 0.2 * (top - floor))
     short_ticks(plot.axes)
     plot.fit_left()
-    for one in points:
+    for one in (one for one in points if one.mean >= floor):
         x, y = plot.pixels(one.cost, one.mean)
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
         told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
@@ -66,7 +70,7 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
         f"{word(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
         "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
-        f"than these{joined}: {names}.",
+        f"than these{joined}: {names}." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
         keys(looks, [one.label for one in points]),
         href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),
     )

@@ -10,7 +10,7 @@ from ..lab.readings import mean, table
 from ..lab.words import percent
 from . import series
 from .drawing import MUTED, PARTS, Plot, Tip, clip, short_ticks
-from .figure import Figure, Key, href, metric, patch, said, styles, with_ends
+from .figure import Figure, Key, href, lowest_drawn, metric, patch, said, signed, styles, with_ends
 from .series import Study, numbers
 
 COSTS = (
@@ -64,8 +64,10 @@ def difference(study: Study) -> Figure | None:
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
-    told = [one for _, one in rows if one.n > 2] or [one for _, one in rows]  # two seeds have endless intervals
-    ends = [end for one in told for end in (one.low, one.high) if end is not None] + [one.mean for _, one in rows]
+    floor = lowest_drawn([0.0, *(one.mean for _, one in rows)])
+    near = [one for _, one in rows if one.mean >= floor]
+    told = [one for one in near if one.n > 2] or near  # two seeds have endless intervals
+    ends = [end for one in told for end in (one.low, one.high) if end is not None] + [one.mean for one in near]
     low, high = min(-2 * margin, *ends), max(margin, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
@@ -82,6 +84,7 @@ def difference(study: Study) -> Figure | None:
         plot.row(
             place,
             row.label,
+            "" if one.mean >= floor else f"\N{LEFTWARDS ARROW} {signed(one.mean)}",
             lines=[(look.colour, with_ends(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
         )
     return Figure(
@@ -91,7 +94,8 @@ def difference(study: Study) -> Figure | None:
         "The dot is the mean over pairs of runs with the same seed, the line its "
         f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is "
         f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points."
-        + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(rows) else ""),
+        + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(near) else "")
+        + (" An arrow is for what lies too far off to be drawn." if len(near) < len(rows) else ""),
         (),
         href(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],
