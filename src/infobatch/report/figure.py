@@ -72,7 +72,7 @@ def word(study: Study) -> str:
     return metric(study).partition(",")[0]
 
 
-FAR = 6
+FAR = 30
 """So many times further from the best than the middle one, a point would flatten all others."""
 
 
