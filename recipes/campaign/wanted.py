@@ -474,7 +474,10 @@ def fashion(seeds: int = 5) -> Iterator[Settings]:
 
 
 def mlp(seeds: int = 10) -> Iterator[Settings]:
-    """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?"""
+    """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?
+
+    And with AdamW: does the rate of full data carry over where nothing grows?
+    """
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch", **LR},
@@ -487,8 +490,11 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
         "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
     }  # fmt: skip
     still: list[dict[str, Any]] = [{"method": "author_tiers", **STILL}, {"method": "infobatch", **STILL}]
-    rates = (0.02, 0.05, 0.1, 0.2, 0.4)
-    return grouped(base, [[{**row, "lr": lr} for lr, row in product(rates, some)] for some in (rows, still)], seeds)
+    sgd, adamw = (0.02, 0.05, 0.1, 0.2, 0.4), (0.002, 0.005, 0.01, 0.02, 0.05)
+    kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01}
+    groups = [[{**row, "lr": lr} for lr, row in product(sgd, some)] for some in (rows, still)]
+    others = [{**kind, **row, "lr": lr} for lr, row in product(adamw, [*rows, *still])]
+    return grouped(base, [*groups, others], seeds)
 
 
 QUEUES = {

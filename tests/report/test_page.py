@@ -472,17 +472,32 @@ def test_bad_targets_are_named(tmp_path: Path) -> None:
             report.write([run("full", epochs=1, size=50)], place)
 
 
-def test_what_went_wrong_altogether_does_not_flatten_the_rest() -> None:
-    metrics = {"full": 90.0, "infobatch": 89.8, "tiers": 89.6, "random:ratio=0.3": 10.0}
-    runs = [
+def ended(method: str, reached: float, **settings: Any) -> list[Run]:
+    """Three runs of which the ends alone are known."""
+    return [
         Run(
             f"{method}-{seed}",
-            {"settings": Settings(method=method, seed=seed).plain(), "metric": "accuracy, %"},
+            {"settings": Settings(method=method, seed=seed, **settings).plain(), "metric": "accuracy, %"},
             end={"metric": reached + seed / 10, "saved": 0.3, "steps": 100, "seconds": {"total": 1.0}},
         )
-        for method, reached in metrics.items()
         for seed in range(3)
     ]
+
+
+def test_each_at_its_best_rate_comes_first() -> None:
+    metrics = {("full", 0.1): 90.0, ("full", 0.2): 92.0, ("random", 0.1): 91.0, ("random", 0.2): 89.0}
+    page = report.html([run for (method, lr), reached in metrics.items() for run in ended(method, reached, lr=lr)])
+    text = Reader(page).text
+    best, each = text.index("Each at its best learning rate"), text.index("At each learning rate")
+    assert best < text.index("the baseline") < each < text.index("full · lr=0.1")
+    points = [(row["method"], float(row["learning rate"]), float(row["accuracy, %"])) for row in table(page, "rates")]
+    assert points == [(*key, pytest.approx(reached + 0.1)) for key, reached in metrics.items()]
+    assert 'id="rates"' not in report.html(ended("full", 90.0) + ended("random", 89.0))
+
+
+def test_what_went_wrong_altogether_does_not_flatten_the_rest() -> None:
+    metrics = {"full": 90.0, "infobatch": 89.8, "tiers": 89.6, "random:ratio=0.3": 10.0}
+    runs = [run for method, reached in metrics.items() for run in ended(method, reached)]
     page = report.html(runs)
     assert f"\N{LEFTWARDS ARROW} {figure.signed(-80.0)}" in page
     assert "Too far down to be drawn: random:ratio=0.3." in page

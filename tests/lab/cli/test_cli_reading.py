@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -66,13 +67,13 @@ def test_the_program_starts_as_a_program() -> None:
     assert "--install-completion" in done.stdout
 
 
-def test_a_terminal_that_knows_ascii_alone_shows_the_table(place: Path) -> None:
+@pytest.mark.usefixtures("blank", "place")
+def test_a_terminal_that_knows_ascii_alone_shows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
     words = "compare --task toy:make --epochs 1 --methods random --seeds 2 --no-equal-steps"
-    command = [sys.executable, "-m", "infobatch.cli", *words.split()]
-    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=place, env=plain, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert " ? " in done.stdout  # for the sign between mean and spread
+    assert main(words.split()) == 0
+    assert b" ? " in shown.getvalue()  # for the sign between mean and spread
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
