@@ -12,7 +12,7 @@ short       ResNet-18, 30 epochs: the headline, in little
 tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
-mlp         a few of them at five rates
+mlp         a few of them at five rates, with SGD and AdamW
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
