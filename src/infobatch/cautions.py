@@ -71,10 +71,10 @@ class Cautions:
 
     def of_rise(self, done: EpochReport, book: ScoreBook | ShardBook, growing: Growing) -> None:
         """An epoch whose steps went further may have undone all that was learnt; a few or a part cannot tell."""
-        if self._risen or book.size < MANY or isinstance(book, ShardBook):
+        if self._risen or not growing.steps_grow or book.size < MANY or isinstance(book, ShardBook):
             return
         now = mean(book.scores)
-        if done.growth > 1 and growing.steps_grow and now > max(self._first, RISE * self._lowest):
+        if done.growth > 1 and now > max(self._first, RISE * self._lowest):
             self._risen = True
             what = "learning rate" if growing.now == "lr" else "loss"
             warn(

@@ -237,7 +237,11 @@ def paired(runs: list[Run], partner: Callable[[Run], Run | None], level: float) 
 def _same_steps(runs: list[Run], controls: list[Run], level: float) -> Difference | None:
     """To the controls at the same rate or, where they did better, to those whose rate grew in the place of steps."""
     kinds = [[run for run in controls if _rate_grew(run) is grew] for grew in (False, True)]
-    found = [paired(runs, _matching(kind, runs), level) for kind in kinds]
+    return to_the_best([paired(runs, _matching(kind, runs), level) for kind in kinds])
+
+
+def to_the_best(found: Iterable[Difference | None]) -> Difference | None:
+    """Of differences to several controls the one with most seeds, and among those the one to the best control."""
     return min((one for one in found if one), key=lambda one: (-len(one.seeds), one.mean), default=None)
 
 

@@ -29,6 +29,7 @@ from .comparison import (
     is_control,
     paired,
     row_of,
+    to_the_best,
     usable,
     verdict_of,
 )
@@ -169,8 +170,7 @@ def _same_steps(name: str, good: list[Run], controls: Controls, level: float) ->
     own = [runs for control, runs in controls.items() if control.endswith(f", steps of {name}")]
     round_ones = [runs for control, runs in controls.items() if ", steps of " not in control]
     near = own or [runs for runs in round_ones if abs(_steps(runs) - took) <= SAME_STEPS * took]
-    apart = [one for some in near if (one := paired(good, by_seed(some), level)) is not None]
-    return min(apart, key=lambda one: (-len(one.seeds), one.mean), default=None)
+    return to_the_best(paired(good, by_seed(some), level) for some in near)
 
 
 def _steps(runs: list[Run]) -> float:

@@ -6,7 +6,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..lab.comparison import FULL
 from .drawing import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
-from .figure import Figure, Key, href, lowest_drawn, metric, swatch, word
+from .figure import DASHES, MARKERS, Figure, Key, href, lowest_drawn, metric, over_seeds, swatch, word
 from .series import Study
 
 
@@ -39,7 +39,7 @@ def by_rate(study: Study) -> Figure | None:
         for one in lines[name]:
             if one.mean >= floor:
                 x, y = plot.pixels(one.rate, one.mean)
-                told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
+                told = over_seeds(one.mean, one.std, one.n)
                 best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
                 text = ((look.colour, told), (None, f"at {one.rate:g}"), *best)
                 plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, text))
@@ -63,8 +63,8 @@ def _last_controls(name: str) -> int:
 
 
 def _look(name: str, place: int) -> Style:
-    kind, dashes, markers = _last_controls(name), ((), (4, 2), (1, 1.6), (6, 2, 1, 2)), "os^DvP"
+    kind = _last_controls(name)
     if kind == 0:
         return Style(INK)
     turn, at = divmod(place - 1, len(LINES))
-    return Style(MUTED if kind == 2 else LINES[at], dashes[1 if kind == 2 else turn % 4], markers[(place + turn) % 6])
+    return Style(MUTED if kind == 2 else LINES[at], DASHES[1 if kind == 2 else turn % 4], MARKERS[(place + turn) % 6])

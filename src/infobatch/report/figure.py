@@ -38,22 +38,24 @@ class Figure:
     """The numbers behind it: a file inside a link."""
 
 
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
+MARKERS = "os^DvP"
+
+
 def styles(study: Study) -> dict[str, Style]:
     """Full data in ink, its controls in grey, methods in colours that colour-blind eyes can tell apart."""
     found: dict[str, Style] = {}
-    dashes: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
-    markers = "os^DvP"
     full = methods = controls = 0
     for row in study.comparison.rows:
         if row.verdict.kind == "baseline":
-            found[row.label] = Style(INK, dashes[full % 4], markers[full % 6])
+            found[row.label] = Style(INK, DASHES[full % 4], MARKERS[full % 6])
             full += 1
         elif study.sets[row.label][0].settings.method == study.comparison.baseline:
-            found[row.label] = Style(MUTED, dashes[1 + controls % 3], markers[1 + controls % 5])
+            found[row.label] = Style(MUTED, DASHES[1 + controls % 3], MARKERS[1 + controls % 5])
             controls += 1
         else:
             turn, place = divmod(methods, len(LINES))
-            found[row.label] = Style(LINES[place], dashes[turn % 4], markers[(place + turn) % 6])
+            found[row.label] = Style(LINES[place], DASHES[turn % 4], MARKERS[(place + turn) % 6])
             methods += 1
     return found
 
@@ -120,6 +122,14 @@ def with_ends(middle: float, low: float | None, high: float | None) -> str:
 def accuracy(mean: float | None, std: float | None) -> str:
     """A mean with its spread; nothing where there is none."""
     return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def over_seeds(mean: float, std: float, n: int) -> str:
+    """
+    >>> over_seeds(90.123, 0.25, 3), over_seeds(90.123, 0.0, 1)
+    ('90.12 ± 0.25, n = 3', '90.12, n = 1')
+    """
+    return f"{accuracy(mean, std if n > 1 else None)}, n = {n}"
 
 
 def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .drawing import CARD, GRID, Plot, Tip, clip, short_ticks
-from .figure import Figure, bounds, href, keys, lowest_drawn, metric, styles, word
+from .figure import Figure, bounds, href, keys, lowest_drawn, metric, over_seeds, styles, word
 from .series import Study
 
 
@@ -60,7 +60,7 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     for one in (one for one in points if one.mean >= floor):
         x, y = plot.pixels(one.cost, one.mean)
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
-        told = f"{one.mean:.2f} ± {one.std:.2f}, n = {one.n}" if one.n > 1 else f"{one.mean:.2f}, n = 1"
+        told = over_seeds(one.mean, one.std, one.n)
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((looks[one.label].colour, told), (None, cost))))
     names = "; ".join(clip(one.label, 40) for one in ahead[:4])
     joined = "; the grey band joins them" if ahead[1:] else ""
