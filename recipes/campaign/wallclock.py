@@ -22,7 +22,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "src"))
 sys.path.insert(0, str(HERE))
 
-from wanted import HEADLINE, TINY
+from wanted import TINY
+from wanted.cifar import HEADLINE
 
 from infobatch.lab import training
 from infobatch.lab.catalogue import make_task

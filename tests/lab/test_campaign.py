@@ -72,11 +72,11 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     assert before
     code, output = rehearse(out, "screen", "--limit", str(4 - len(before)), "--processes", "1")
     assert code == 0, output
-    assert Counter(told(out)) == Counter((settings_label(one), 0) for one in wanted.SCREENED[0][:4])
+    assert Counter(told(out)) == Counter((settings_label(one), 0) for one in wanted.cifar.SCREENED[0][:4])
 
 
 def settings_label(change: dict[str, Any]) -> str:
-    return records.label(Settings.of({**wanted.SCREEN, **change}))
+    return records.label(Settings.of({**wanted.cifar.SCREEN, **change}))
 
 
 def test_what_has_a_record_of_ours_is_run_again_where_asked(

@@ -1,0 +1,56 @@
+"""The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
+
+little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
+again       what that left open, with other seeds
+crops       the same task with crops and flips, 60 epochs: no net learns it by heart
+rates       the same at a rate eight times as large: how much growth it bears
+adamw       the same with AdamW, at four rates
+parts       the same: Tables 4 and 5 and Figure 3 in little
+optimizers  the first, with AdamW, LARS and LAMB
+screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
+short       ResNet-18, 30 epochs: the headline, in little
+tables      the same: Tables 4 and 5 of the paper, and AdamW
+layerwise   the same with LARS and LAMB: Table 7
+digits, fashion   every method on small data
+mlp         a few of them at five rates, with SGD and AdamW
+headline    ResNet-18, 200 epochs: the paper's setting, the same for all
+controls    the same at 0.085, where full data do better
+tuned       more seeds of that, and as few steps
+alike       other ways to save as much
+precise     more seeds of its first rows
+growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
+cifar10     the headline on CIFAR-10
+high        the same at 0.2, the rate the paper names
+"""
+
+from __future__ import annotations
+
+from .cifar import alike, cifar10, controls, growth, headline, high, layerwise, precise, screen, short, tables, tuned
+from .little import adamw, again, crops, little, optimizers, parts, rates
+from .queue import TINY as TINY
+from .small import digits, fashion, mlp
+
+QUEUES = {
+    "little": little,
+    "again": again,
+    "crops": crops,
+    "rates": rates,
+    "adamw": adamw,
+    "parts": parts,
+    "optimizers": optimizers,
+    "screen": screen,
+    "short": short,
+    "tables": tables,
+    "layerwise": layerwise,
+    "headline": headline,
+    "controls": controls,
+    "tuned": tuned,
+    "alike": alike,
+    "precise": precise,
+    "growth": growth,
+    "cifar10": cifar10,
+    "high": high,
+    "digits": digits,
+    "fashion": fashion,
+    "mlp": mlp,
+}

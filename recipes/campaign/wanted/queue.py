@@ -1,0 +1,21 @@
+"""How a queue is made: what is common to all its runs, what changes, and the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from infobatch.lab.settings import Settings
+
+LR = {"compensate": "lr"}
+STILL = {"compensate": "none"}
+TINY: dict[str, Any] = {"task": "digits", "model": "conv", "amp": "none", "threads": 1, "device": "cpu"}
+"""To rehearse."""
+
+
+def grouped(base: dict[str, Any], groups: list[list[dict[str, Any]]], seeds: int | range) -> Iterator[Settings]:
+    """Each group over all its seeds before the next group; inside a group, seed by seed, so that pairs come early."""
+    for group in groups:
+        for seed, change in product(range(seeds) if isinstance(seeds, int) else seeds, group):
+            yield Settings.of({**base, **change, "seed": seed})
