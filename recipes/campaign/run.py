@@ -102,7 +102,8 @@ def work(todo: list[dict[str, Any]], steps: Any, taken: Any, out: Path, until: f
             with shared.failed.get_lock():
                 shared.failed.value += 1
             continue
-        shared.pace.value = max(shared.pace.value, (time.time() - begun) / facts[-1]["steps"])
+        going = time.time() - begun - facts[-1]["seconds"]["setup"]  # which a process has once: it compiles the net
+        shared.pace.value = max(shared.pace.value, going / facts[-1]["steps"])
         learn(steps, todo, at, facts[-1]["steps"])
         facts[0]["environment"]["at_a_time"] = shared.processes
         append(facts, out)
