@@ -16,6 +16,7 @@ mlp         a few of them at five rates, with SGD and AdamW
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
+faster      the same at 0.17: is 0.085 the best rate?
 alike       other ways to save as much
 precise     more seeds of its first rows
 growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
@@ -25,7 +26,21 @@ high        the same at 0.2, the rate the paper names
 
 from __future__ import annotations
 
-from .cifar import alike, cifar10, controls, growth, headline, high, layerwise, precise, screen, short, tables, tuned
+from .cifar import (
+    alike,
+    cifar10,
+    controls,
+    faster,
+    growth,
+    headline,
+    high,
+    layerwise,
+    precise,
+    screen,
+    short,
+    tables,
+    tuned,
+)
 from .little import adamw, again, crops, little, optimizers, parts, rates
 from .queue import TINY as TINY
 from .small import digits, fashion, mlp
@@ -45,6 +60,7 @@ QUEUES = {
     "headline": headline,
     "controls": controls,
     "tuned": tuned,
+    "faster": faster,
     "alike": alike,
     "precise": precise,
     "growth": growth,
