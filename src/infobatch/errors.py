@@ -53,10 +53,10 @@ def message(expected: str, got: str, remedy: str) -> str:
 
 def counted(many: int, word: str) -> str:
     """
-    >>> counted(1, "loss"), counted(2, "loss"), counted(0, "row")
-    ('1 loss', '2 losses', '0 rows')
+    >>> counted(1, "loss"), counted(2, "loss"), counted(3, "batch"), counted(0, "epoch")
+    ('1 loss', '2 losses', '3 batches', '0 epochs')
     """
-    return f"{many} {word}{'' if many == 1 else 'es' if word.endswith(('s', 'ch')) else 's'}"
+    return f"{many} {word}{'' if many == 1 else 'es' if word.endswith(('s', 'tch')) else 's'}"
 
 
 def installing(extra: str) -> str:

@@ -95,8 +95,12 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
         "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
     }  # fmt: skip
     still: list[dict[str, Any]] = [{"method": "author_tiers", **STILL}, {"method": "infobatch", **STILL}]
+    own: list[dict[str, Any]] = [
+        {"method": "infobatch"},  # the paper's rule
+        {"method": "full", "steps": 1_590},  # as infobatch
+    ]
     sgd, adamw = (0.02, 0.05, 0.1, 0.2, 0.4), (0.002, 0.005, 0.01, 0.02, 0.05)
     kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01}
-    groups = [[{**row, "lr": lr} for lr, row in product(sgd, some)] for some in (rows, still)]
-    others = [{**kind, **row, "lr": lr} for lr, row in product(adamw, [*rows, *still])]
+    groups = [[{**row, "lr": lr} for lr, row in product(sgd, some)] for some in (rows, still, own)]
+    others = [{**kind, **row, "lr": lr} for lr, row in product(adamw, [*rows, *still, *own])]
     return grouped(base, [*groups, others], seeds)
