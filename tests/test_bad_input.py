@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
 import infobatch
 from infobatch import InfoBatch, InputError, MisalignedError, Pruned, methods
@@ -358,6 +358,36 @@ def test_a_float64_loss_too_large_for_a_score_counts_as_not_finite() -> None:
     train_data.update(torch.full((20,), 1e300, dtype=torch.float64), torch.arange(20))
     with pytest.warns(infobatch.InfoBatchWarning, match="20 of 20"):
         assert torch.isnan(train_data.scores).all()
+
+
+class Backwards(BatchSampler):
+    """Batches whose samples are not in the plan's order."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch[::-1] for batch in super().__iter__())
+
+
+ENDS = [torch.finfo(torch.float32).max, torch.finfo(torch.float32).min, torch.finfo(torch.bfloat16).max]
+
+
+@pytest.mark.parametrize("bad", ENDS)
+@pytest.mark.parametrize("way", ["place", "index", "name", "graph", "part"])
+def test_a_loss_at_the_end_of_its_range_counts_as_not_finite(bad: float, way: str) -> None:
+    """As nan_to_num makes of an infinite one. It is neither a sample that waits nor one that was skipped."""
+    train_data = InfoBatch(DATA, 3, shard_scores=way == "part")
+    update = torch.compile(train_data.update, backend="eager") if way == "graph" else train_data.update
+    if way == "index":
+        loader = infobatch.DataLoader(train_data, batch_sampler=Backwards(train_data.sampler, 5, False))
+    else:
+        loader = infobatch.DataLoader(train_data, 5)
+    for (x,) in loader:
+        losses = torch.where(x % 10 == 3, bad, x)
+        update(losses, x.long()) if way in ("name", "graph") else update(losses)
+    with pytest.warns(infobatch.InfoBatchWarning, match="2 of 20 losses were not finite"):
+        assert train_data.epoch == 1
+    scores = dict(zip(train_data.owned.tolist(), train_data.scores.tolist(), strict=True))
+    assert {z for z, score in scores.items() if math.isnan(score)} == {3, 13}
+    assert all(scores[z] == z for z in range(20) if z % 10 != 3)
 
 
 # ---- what update returns -------------------------------------------------------------------------------------

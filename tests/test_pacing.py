@@ -70,6 +70,42 @@ def test_pruning_with_gradient_accumulation(every: int, steps: int) -> None:
     assert run.inner.last_epoch == EPOCHS * steps
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("compensate", ["loss", "lr", "none"])
+def test_an_epoch_that_is_left_early_is_a_step_of_a_scheduler_of_epochs(compensate: Any, named: bool) -> None:
+    """And one alone, however often it is called; what is saved before it or after goes on the same."""
+
+    def fresh() -> tuple[infobatch.InfoBatch, Any]:
+        data = infobatch.InfoBatch(TensorDataset(torch.arange(64.0), torch.arange(64)), 8, compensate=compensate)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        return data, infobatch.pace(lrs.StepLR(optimizer, 1, 0.5), data, 1)
+
+    def batches(data: infobatch.InfoBatch, stop: int) -> None:
+        for number, (x, indices) in enumerate(infobatch.DataLoader(data, batch_size=8), start=1):
+            data.update(x, indices if named else None)
+            if number == stop:
+                break
+
+    data, paced = fresh()
+    for epoch in range(8):
+        batches(data, 4)
+        before = [each.state_dict() for each in (data, paced.optimizer, paced)]
+        paced.optimizer.step()
+        paced.step()
+        assert paced.scheduler.last_epoch == epoch + 1
+        assert paced.state_dict()["plain"] == [0.5 ** (epoch + 1)]
+        paced.step()
+        assert paced.scheduler.last_epoch == epoch + 1
+        for state in (before, [before[0], paced.optimizer.state_dict(), paced.state_dict()]):
+            then, again = fresh()
+            for each, its in zip((then, again.optimizer, again), state, strict=True):
+                each.load_state_dict(its)
+            batches(then, 1)
+            again.optimizer.step()
+            again.step()
+            assert again.state_dict()["plain"] == [0.5 ** (epoch + 1)]
+
+
 def test_indices_given_by_the_caller() -> None:
     data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE).pow(3)), EPOCHS)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from infobatch.memory import average
 from infobatch.plan import Plan
 from infobatch.scorebook import BLOCK, SKIPPED, UNSEEN, ScoreBook, at_least, beyond, mean
 
@@ -103,6 +104,28 @@ def test_the_marks_are_finite_and_apart() -> None:
     assert math.isfinite(UNSEEN)
     assert math.isfinite(SKIPPED)
     assert UNSEEN != SKIPPED
+
+
+@pytest.mark.parametrize("mark", [UNSEEN, SKIPPED])
+def test_no_loss_comes_to_be_a_mark(mark: float) -> None:
+    """Losses do come to be the largest number of their type; smaller types have no number like the marks."""
+    assert torch.tensor(mark).item() == mark
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert abs(mark) != torch.finfo(dtype).max
+        if dtype != torch.float32:
+            assert torch.tensor(mark).to(dtype).float().item() != mark
+
+
+@pytest.mark.parametrize("value", [torch.finfo(torch.float32).max, torch.finfo(torch.float32).min])
+def test_a_loss_at_the_end_of_float32_is_not_remembered(value: float) -> None:
+    book, memory = ScoreBook(3), average(0.5)
+    book.keep(memory, ())
+    book.record(torch.arange(2), torch.tensor([value, 2.0]))
+    assert book.seen() == 2
+    book.remember(memory, None)
+    assert str(book.memory["average"].tolist()) == "[nan, 2.0, nan]"
+    assert book.merge() == 1
+    assert str(book.scores.tolist()) == "[nan, 2.0, nan]"
 
 
 @modest

@@ -103,7 +103,8 @@ def shown(settings: Settings, more: str) -> str:
     parts = [part for part in rest.split(",") if part and part.partition("=")[0].strip() != budget]
     if settings.grows != usual_growth(settings.method):
         parts.append(f"{settings.grows} grows")
-    parts += [part for part in (settings.ideas, more) if part]
+    ideas = settings.ideas.replace("whole_last", "").strip("+")  # as all of them are
+    parts += [part for part in (ideas, more) if part]
     return ", ".join(parts)
 
 

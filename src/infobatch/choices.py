@@ -173,11 +173,6 @@ def rising(
     return Plan(moment.epoch, indices, table.float(), chances=lambda: everyone)
 
 
-def top(book: Book, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
-    """The highest scores stay."""
-    return plan_of(keep_highest(book.scores, ratio, generator), moment.epoch, generator)
-
-
 def upper_bound(
     book: Book, moment: Moment, generator: torch.Generator, *, ratio: float, c: float, every: int
 ) -> Plan:

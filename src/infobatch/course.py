@@ -48,6 +48,8 @@ class Course:
         """Whether some of the epoch had come back on any rank before."""
         self.told = False
         """Whether who makes the learning rate grow knows that the epoch begins."""
+        self.batch = 0
+        """The size of a whole batch: how many losses the latest update brought that was not an epoch's short last."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -214,26 +216,47 @@ class Course:
         if self.book.came:
             assert isinstance(run.walk, PlanWalk)
             bring(self.book.came, run.walk.named(where), confidence)
-        return weights, run.walk.correction(count, run.taken)
+        short = self._shortness(count, last=run.taken >= run.total)
+        return weights, run.walk.correction(count, run.taken) if short == 1.0 else short
 
-    def count_named(self, indices: Tensor) -> Tensor:
-        """Samples that the caller names. Returns their weights; looks at values, so on the CPU only."""
+    def count_named(self, indices: Tensor) -> tuple[Tensor, float]:
+        """Samples that the caller names. As ``note``; looks at values, so on the CPU only."""
         run = self.running
         weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.walk.ghost)
-        self._count(indices)
-        return weights
+        return weights, self._count(indices)
 
-    def count_unseen(self, indices: Tensor) -> None:
+    def count_unseen(self, indices: Tensor) -> tuple[Tensor, float]:
         """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
         if in_graph(indices):
             self.ask_book = True
-        self._count(indices)
+        correction = self._count(indices)
+        return self.book.look_up(indices), correction
 
-    def _count(self, indices: Tensor) -> None:
+    def _count(self, indices: Tensor) -> float:
+        count = indices.numel()
         if self.ask_book:
             self.book.named(indices)
         else:
-            self.named += indices.numel()
+            self.named += count
+        if torch.compiler.is_compiling():
+            return 1.0  # one graph is for all sizes, and is not told which is the last
+        if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
+            return self._shortness(count, last=count < self.batch and not in_graph(indices))
+        return self._shortness(count, last=self.finished())
+
+    def _shortness(self, count: int, *, last: bool) -> float:
+        """What lets a short last batch of a pruned epoch count for what it holds.
+
+        Such epochs end in a batch of any size. As the mean of its losses, one sample would step as far as a whole
+        batch, and that kicks. Full epochs are as without pruning.
+        """
+        if not last or count >= self.batch:
+            self.batch = count
+            return 1.0
+        assert self.plan is not None
+        everyone = count * (1 if self.ranks is None else self.ranks.world)
+        whole = self.plan.kept == self.plan.size or everyone >= self.plan.kept  # a full epoch, or one in one batch
+        return 1.0 if whole else count / self.batch
 
     def leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""

@@ -168,7 +168,7 @@ class Pruned(View):
                 note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]  # Python keeps the books
             weights, correction = note(scores, confidence)
         else:
-            weights = self._weights_of(indices, loss)
+            weights, correction = self._weights_of(indices, loss)
             self._book.record(indices, scores)
             bring(self._book.came, indices, confidence)
         self._latest = None if compiling else (weights, correction)
@@ -458,8 +458,10 @@ class Pruned(View):
         if course.epoch >= self.num_epochs:
             self._growing.begin()
 
-    def _weights_of(self, indices: Tensor, loss: Tensor) -> Tensor:
-        """The weights of samples that the caller names; an error where they cannot be named."""
+    def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float]:
+        """The weights of samples that the caller names, and the correction of their mean; an error where they cannot
+        be named.
+        """
         checks.check_indices(indices, loss)
         last = self._course.last
         if last is not None and last.taken:
@@ -475,8 +477,7 @@ class Pruned(View):
             self._enter(look=looked_at)
         if looked_at:
             return self._course.count_named(indices)
-        self._course.count_unseen(indices)
-        return self._book.look_up(indices)
+        return self._course.count_unseen(indices)
 
     def __deepcopy__(self, memo: Any) -> Pruned:
         raise InputError(

@@ -41,7 +41,7 @@ class Ranks:
 def find(group: Any = None) -> Ranks:
     """The ranks of ``group``, or of the default group where one is initialised; else this process alone."""
     if not dist.is_available() or not dist.is_initialized():
-        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        launched = int(os.environ.get("WORLD_SIZE") or "1")  # some launchers leave it empty
         if group is not None or launched > 1:
             raise RankError(
                 message(

@@ -10,9 +10,11 @@ normalise the gradient do not see a loss grow at all.
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import warnings
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -65,6 +67,8 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
     as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
     looked after, and ``step`` need not be called. Each optimizer of a training wants a ``pace`` of its own.
 
+    A new scheduler that is paced in mid-training, for a phase of its own, begins there: build it for the epochs left.
+
     From here on the learning rate grows in pruned epochs and not the loss, and nothing else may set it. That needs a
     rate with room above it: where it has none, ``compensate="none"`` lets nothing grow, and with
     ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked after then.
@@ -107,17 +111,10 @@ class Paced:
                     "With one step a batch: infobatch.full_steps(train_data, batch_size). Once an epoch: 1.",
                 )
             )
-        wanted, total = train_data.num_epochs * steps, getattr(scheduled, "total_steps", None)
-        if total is not None and total < wanted:
-            raise InputError(
-                message(
-                    f"a scheduler of at least num_epochs * steps_per_epoch = {wanted} steps",
-                    f"total_steps={total}",
-                    "Build it as for full data.",
-                )
-            )
         self.train_data = train_data
         self.steps_per_epoch = steps
+        self._new = True
+        """Whether no epoch has begun, and nothing was stepped or loaded since it was made."""
         self._warned = False
         """Whether it was said that it is not stepped as it should be."""
         self._seen: int | None = None
@@ -132,23 +129,72 @@ class Paced:
         ]
         self._first = list(self._plain)
         """The rates that the scheduler began with, in whatever process."""
-        self._count = begun = _steps_of(self.scheduler)
-        self._stepped = begun
+        self._stepped = begun = _steps_of(self.scheduler)
         """The scheduler's own count, as it was left here."""
         self._start = copy.deepcopy(self.scheduler.state_dict()) if self.scheduler is not None and not begun else None
         """The scheduler as it began; None where it had been stepped before."""
+        self._count = begun
+        """Its place in the data, in steps of full epochs: the scheduler's, and those that went by before it began."""
         if begun:
-            self._count = min(begun, self._due())
+            self._take_up()
+        elif self.scheduler is not None:
+            self._begin_here()
+        self._check_total()
         self._walked = False
         """Whether its place was found without the optimizer's rates, which may still be loaded."""
-        train_data.paced = True  # by default the learning rate grows from now on
-        train_data.paces[_inner(self.optimizer)] = self
-        if not self._growing and any(GROWN in group for group in self.optimizer.param_groups):
-            self._set(1.0)  # what another training left grown
-            for group in self.optimizer.param_groups:
-                group.pop(GROWN, None)
+        self._claim()
         self._grow()
         self._warn_if_blind()
+
+    def _take_up(self) -> None:
+        """The scheduler has begun before: it goes on from where it is."""
+        older = self.train_data.paces.get(_inner(self.optimizer))
+        if isinstance(older, Paced) and older._drives(self.scheduler, self.steps_per_epoch):
+            self._count = older._count
+            self._first = [*older._first, *self._first[len(older._first) :]]  # groups may have been added
+        else:
+            self._count = min(self._stepped, self._due())
+
+    def _drives(self, scheduler: LRScheduler | None, steps: int) -> bool:
+        return self.scheduler is scheduler and self.steps_per_epoch == steps and self._stepped == _steps_of(scheduler)
+
+    def _begin_here(self) -> None:
+        """The scheduler is at its start: what the data have seen before is not its own."""
+        self._count = _steps_at(self.train_data.progress, self.steps_per_epoch) if self.train_data.epoch else 0
+
+    def _check_total(self) -> None:
+        total = getattr(self.scheduler, "total_steps", None)
+        wanted, gone = self.train_data.num_epochs * self.steps_per_epoch, max(self._count - self._stepped, 0)
+        if total is not None and total < wanted - gone:
+            what = f"num_epochs * steps_per_epoch = {wanted} steps"
+            if gone:
+                what = f"{wanted - gone} steps, after the {gone} of full data before it"
+            remedy = (
+                "Build it as for full data. One for the last epochs alone is paced when the data are there: resumed, "
+                "after loading their state."
+            )
+            raise InputError(message(f"a scheduler of at least {what}", f"total_steps={total}", remedy))
+
+    def _claim(self) -> None:
+        """The optimizer is looked after from here, for these data."""
+        inner, data, groups = _inner(self.optimizer), self.train_data, self.optimizer.param_groups
+        other = _waiting(inner, data)
+        if other is not None and (data.compensate == "lr" or data._growing.open):
+            raise InputError(
+                message("one data set that makes an optimizer's learning rate grow", "a second", ONE_SET)
+            )
+        if data.epoch and _trained_here(data):
+            for each in data.paces.values():
+                if isinstance(each, Paced):
+                    each._warned = True  # this may be a new phase, in which nobody steps those before
+        data.paced = True  # by default the learning rate grows from now on
+        data.paces[inner] = self
+        if self._growing:
+            _LATEST[inner] = ref(self)
+        elif other is None and any(GROWN in group for group in groups):
+            self._set(1.0)  # what another training left grown
+            for group in groups:
+                group.pop(GROWN, None)
 
     def step(self) -> None:
         """Call after each optimizer step, as you would the scheduler's."""
@@ -156,6 +202,7 @@ class Paced:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         self._calls += 1
+        self._new = False
         if _steps_of(self.scheduler) != self._stepped:
             got = f"one that stands at {_steps_of(self.scheduler)} steps, and not at the {self._stepped} made here"
             remedy = "Call the step() of what pace returned, and not the scheduler's; load its state, too."
@@ -213,6 +260,7 @@ class Paced:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
             self._plain = [_own(lr) for lr in state["plain"]]
+        self._new = False
         self._stepped = _steps_of(self.scheduler)
         self._first = [_own(lr) for lr in state["first"]]
         self.growth = state["growth"]
@@ -234,9 +282,10 @@ class Paced:
         self._plain = [_own(lr) for lr in state["first"]]
         self._set(1.0)
         self._count = state["count"] * self.steps_per_epoch // state["steps_per_epoch"]
+        made = _steps_in(state["scheduler"], state["count"]) * self.steps_per_epoch // state["steps_per_epoch"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the optimizer has stepped, in another process
-            for _ in range(self._count):
+            for _ in range(made):
                 self.scheduler.step()
         self._plain = self._rates()
 
@@ -246,17 +295,19 @@ class Paced:
 
     def _due(self) -> int:
         """How many steps the scheduler would have made by now on full data."""
-        epoch, done, total = self.train_data.progress
+        progress = epoch, done, _ = self.train_data.progress
         start = epoch * self.steps_per_epoch
-        if done and self.train_data.plan().kept == self.train_data.plan().size:
-            # A full epoch: one step a call, so that it is the plain scheduler whatever a call stands for.
+        if done and (self.steps_per_epoch == 1 or self.train_data.plan().kept == self.train_data.plan().size):
+            # A full epoch: one step a call, so that it is the plain scheduler whatever a call stands for. A scheduler
+            # of epochs has one in any, also where the loop leaves it early.
             return min(max(start, self._count) + 1, start + self.steps_per_epoch)
-        return start + done * self.steps_per_epoch // total
+        return _steps_at(progress, self.steps_per_epoch)
 
     def begin(self) -> None:
         """For train_data, when an epoch's plan is known: it may be made after the last step before it."""
         if self.scheduler is not None and not self._over:
             self._watch()
+        self._new = False
         if self._walked:
             self._set(self.growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
         if self._growing and self._over:
@@ -272,8 +323,13 @@ class Paced:
         if epoch == self._seen:
             return  # once more from where it stands
         text = ""
-        if self._seen is None and epoch and not self._count:
-            text = f"the data are in epoch {epoch}, the scheduler is at its start: load what pace returned, too"
+        if self._new and not self._stepped:
+            self._begin_here()  # the data may have been loaded since
+            if epoch and not _trained_here(self.train_data):
+                text = (
+                    f"the data are in epoch {epoch}, the scheduler is at its start: load what pace returned, too, to "
+                    "go on with it; without that it begins here, which is right for a new phase of training alone"
+                )
         elif self._seen is not None and epoch == self._seen + 1:
             text = self._amiss(self.train_data.history[-1].growth == 1)
         if text and not self._warned:
@@ -311,7 +367,8 @@ class Paced:
                 message(
                     f"the {len(self._plain)} parameter groups that were there when it was paced",
                     str(len(self.optimizer.param_groups)),
-                    "Add parameter groups first, then call infobatch.pace.",
+                    "After adding some call infobatch.pace again; where the scheduler was made for fewer (LambdaLR, "
+                    "OneCycleLR), with a new one for the epochs left.",
                 )
             )
         for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
@@ -332,6 +389,9 @@ class Paced:
         ]
 
     def _check_untouched(self, look: bool = False) -> None:
+        if _grower(_inner(self.optimizer), self.train_data) is not None:
+            got = "one that was paced with another data set since"
+            raise InputError(message("an optimizer whose learning rate grows for these data", got, ONE_SET))
         strange = self._strange(look)
         if strange:
             raise InputError(
@@ -360,6 +420,33 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
+
+
+_LATEST: WeakKeyDictionary[Any, ref[Paced]] = WeakKeyDictionary()
+"""By optimizer: what made its learning rate grow last, for whatever data."""
+
+ONE_SET = (
+    'Pace it with one of them, and pass compensate="none" to the other. For one training after another call '
+    "infobatch.pace when its turn comes, or make a new optimizer."
+)
+
+
+def _grower(optimizer: Any, train_data: Pruned) -> Paced | None:
+    """What makes its learning rate grow for other data, if these are in training still."""
+    latest = _LATEST[optimizer]() if optimizer in _LATEST else None
+    if latest is None or latest.train_data is train_data or not latest._growing or latest._over:
+        return None
+    return latest
+
+
+def _waiting(optimizer: Any, train_data: Pruned) -> Paced | None:
+    """The same, if that training is to begin yet: one that has begun may have been left for this one."""
+    found = _grower(optimizer, train_data)
+    if found is None or not found._new:
+        return None
+    del found
+    gc.collect()  # a pace and its data hold each other: nobody else may
+    return _grower(optimizer, train_data)
 
 
 def _inner(optimizer: Optimizer) -> Any:
@@ -401,11 +488,30 @@ def _check_data(train_data: Any) -> None:
         )
 
 
+def _trained_here(train_data: Pruned) -> bool:
+    """Whether the data are where they are by training in this process, and not by a state that was loaded."""
+    course = train_data._course
+    return course.last is not None and (course.last.epoch < course.epoch or course.done() > 0)
+
+
 def _steps_of(scheduler: LRScheduler | None) -> int:
     """How many steps it has made; a chain counts none itself."""
     if isinstance(scheduler, ChainedScheduler):
         return max(_steps_of(each) for each in scheduler._schedulers)
     return max(getattr(scheduler, "last_epoch", 0), 0)
+
+
+def _steps_at(progress: tuple[int, int, int], steps_per_epoch: int) -> int:
+    """A place in the data, in steps of full epochs."""
+    epoch, done, total = progress
+    return epoch * steps_per_epoch + done * steps_per_epoch // total
+
+
+def _steps_in(saved: dict[str, Any], counted: int) -> int:
+    """How many of the counted steps are those of a scheduler that was saved: fewer if it began in mid-training."""
+    if "last_epoch" in saved:
+        return min(max(int(saved["last_epoch"]), 0), counted)
+    return max((_steps_in(each, counted) for each in saved.get("_schedulers", ())), default=counted)
 
 
 def _rates_in(found: Any, many: int) -> bool:

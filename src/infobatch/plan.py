@@ -18,6 +18,11 @@ Growth = Literal["loss", "lr", "none"]
 GROWTHS: tuple[str, ...] = get_args(Growth)
 
 
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on that device. Only a copy to the CPU is waited for: else it could be read before it is there."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 class _Counted(Protocol):
     @property
     def size(self) -> int: ...
@@ -44,7 +49,8 @@ class Plan(Shares):
     """One epoch: the kept samples in training order, and the weight of every sample.
 
     ``table`` has one weight per sample of the data set, 0 for those left out. ``indices`` are positions in the
-    data set. For an unbiased plan the weights sum to the size of the data set.
+    data set. For an unbiased plan the weights sum to the size of the data set. ``table`` is as drawn: where it is
+    not the loss that grows, the weights in use are these, scaled to mean 1 over the kept.
     """
 
     epoch: int
@@ -67,7 +73,10 @@ class Plan(Shares):
 
     @cached_property
     def weights(self) -> Tensor:
-        """The weight of each kept sample, in the order of ``indices``."""
+        """The weight of each kept sample, in the order of ``indices``, as drawn.
+
+        Where it is not the loss that grows, the weights in use are these, scaled to mean 1.
+        """
         return self.table.index_select(0, self.indices)
 
     @cached_property
@@ -87,9 +96,8 @@ class Plan(Shares):
         return float(total.square() / squares)
 
     def to(self, device: torch.device) -> Plan:
-        chosen = None if self.chosen is None else self.chosen.to(device, non_blocking=True)
-        moved = self.indices.to(device, non_blocking=True), self.table.to(device, non_blocking=True)
-        return Plan(self.epoch, *moved, chosen)
+        chosen = None if self.chosen is None else moved(self.chosen, device)
+        return Plan(self.epoch, moved(self.indices, device), moved(self.table, device), chosen)
 
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"

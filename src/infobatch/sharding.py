@@ -21,7 +21,7 @@ from .distributed import Ranks, table, total
 from .errors import MisalignedError, message
 from .method import Method
 from .order import Spread, blocks
-from .plan import ShardPlan, choose, generator_for
+from .plan import ShardPlan, choose, generator_for, moved
 from .policies import Cut, rule_of
 from .schedules import Moment
 from .scorebook import SKIPPED, UNSEEN, merge
@@ -68,7 +68,7 @@ class ShardBook:
 
     def to(self, device: torch.device) -> None:
         for name in ("scores", "fresh", "level", "weights", "recorded", "stray"):
-            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
+            setattr(self, name, moved(getattr(self, name), device))
 
     def samples(self) -> Tensor:
         """The samples whose scores lie here, in the order of ``scores``."""
@@ -411,11 +411,11 @@ class ShardWalk:
 
     def note(self, where: Where, scores: Tensor) -> Tensor:
         assert isinstance(where, Tensor)
-        return self._book.note(where.to(scores.device, non_blocking=True), scores)
+        return self._book.note(moved(where, scores.device), scores)
 
     def skip(self, where: Where) -> None:
         assert isinstance(where, Tensor)
-        self._book.skip(where.to(self._book.device, non_blocking=True))
+        self._book.skip(moved(where, self._book.device))
 
     def hand_in(self) -> None:
         pass  # it is all in the book

@@ -44,6 +44,7 @@ def state_of(
         "num_epochs": num_epochs,
         "seed": seed,
         "epoch": course.epoch,
+        "batch": course.batch,
         "planned": book.planned,
         "scores": _saved(book.scores),
         "memory": {name: _saved(column) for name, column in book.memory.items()},
@@ -102,6 +103,7 @@ def checked(course: Course, state: State | list[State], method: str, compensate:
 def restore(course: Course, parts: Sequence[State], scale: Callable[[Plan | ShardPlan], float]) -> None:
     """The book, and the running plan with what had come back; ``scale`` says how its weights are scaled."""
     book = course.book
+    course.batch = parts[0]["batch"]
     if isinstance(book, ShardBook):
         _restore_part(course, book, parts, scale)
     else:

@@ -16,7 +16,19 @@ from .telemetry import EpochReport
 
 FORMAT = 1
 FIELDS = {
-    *("format", "size", "method", "compensate", "num_epochs", "seed", "epoch", "planned", "scores", "reports"),
+    *(
+        "format",
+        "size",
+        "method",
+        "compensate",
+        "num_epochs",
+        "seed",
+        "epoch",
+        "batch",
+        "planned",
+        "scores",
+        "reports",
+    ),
     *("device", "done", "running", "memory"),
 }
 
@@ -102,7 +114,7 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
         if state[name] != here and not unsettled:
             got = f"{name} {state[name]}"
             raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
-    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("planned", 0), ("done", 0)):
+    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("batch", 0), ("planned", 0), ("done", 0)):
         if not is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
     _check_reports(state["reports"])

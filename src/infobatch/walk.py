@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .distributed import Ranks, ghosts, share
+from .plan import moved
 from .scorebook import SKIPPED, UNSEEN, ScoreBook
 
 CHUNK = 1 << 16
@@ -110,13 +111,13 @@ class PlanWalk:
 
     def note(self, where: Where, scores: Tensor) -> Tensor:
         if isinstance(where, Tensor):
-            return self._book.note(where.to(scores.device, non_blocking=True), scores)
+            return self._book.note(moved(where, scores.device), scores)
         self.losses[where.start : where.stop].copy_(scores.detach())
         return self.weights[where.start : where.stop]
 
     def skip(self, where: Where) -> None:
         if isinstance(where, Tensor):
-            self._book.skip(where.to(self._book.device, non_blocking=True))
+            self._book.skip(moved(where, self._book.device))
         else:
             self.losses[where.start : where.stop] = SKIPPED
 
@@ -132,7 +133,7 @@ class PlanWalk:
 
     def to(self, device: torch.device) -> None:
         for name in ("remaining", "indices", "weights", "losses"):
-            setattr(self, name, getattr(self, name).to(device, non_blocking=True))
+            setattr(self, name, moved(getattr(self, name), device))
 
     def release(self) -> None:
         self.indices = self.remaining = self._host = self._host.new_empty(0)

@@ -202,7 +202,7 @@ def write() -> None:
 def record(method: str, seed: int, metric: float, took: int, saved: float = 0.0, **settings: Any) -> list[str]:
     """A run as a campaign keeps it: start and end."""
     plain = Settings.of({"task": "digits", "epochs": 20, "seed": seed, "method": method, **settings}).plain()
-    start = {"kind": "start", "format": 1, "run": f"{method}-{seed}", "settings": plain, "size": 1257}
+    start = {"kind": "start", "format": 2, "run": f"{method}-{seed}", "settings": plain, "size": 1257}
     end = {"kind": "end", "metric": metric, "steps": took, "saved": saved, "seconds": {"total": 1.0}}
     return [records.line(start), records.line(end)]
 

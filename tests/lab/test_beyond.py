@@ -33,21 +33,22 @@ def runs(settings: Settings, *metrics: float, saved: float = 0.0, file: str = "a
     return found
 
 
+LAST = {"ideas": "whole_last"}  # as in the papers
 FULL = runs(paper(), 78.5, 78.6, 78.4)
-RULE = runs(paper(method="infobatch"), 78.3, 78.1, 78.3, saved=0.33)
-OURS = runs(paper(method="infobatch", compensate="lr"), 78.8, 78.7, 78.8, saved=0.32, file="b.jsonl")
+RULE = runs(paper(**LAST, method="infobatch"), 78.3, 78.1, 78.3, saved=0.33)
+OURS = runs(paper(**LAST, method="infobatch", compensate="lr"), 78.8, 78.7, 78.8, saved=0.32, file="b.jsonl")
 
 
 def test_what_no_cell_asks_for_stands_beside_what_one_does() -> None:
     (study,) = beyond([*FULL, *RULE, *OURS], ALL)
     assert study.name == "cifar100, resnet18, 200 epochs"
     assert study.comparison == compare([*FULL, *RULE, *OURS])
-    assert study.asked["infobatch"] == ()
-    assert study.asked["full"][:2] == study.asked["infobatch+loss"][:2] == ("table1", "table4")
-    assert study.rule == "infobatch+loss"
-    assert study.to_rule["infobatch"].mean == pytest.approx(1.6 / 3)
+    assert study.asked["infobatch whole_last"] == ()
+    assert study.asked["full"][:2] == study.asked["infobatch+loss whole_last"][:2] == ("table1", "table4")
+    assert study.rule == "infobatch+loss whole_last"
+    assert study.to_rule["infobatch whole_last"].mean == pytest.approx(1.6 / 3)
     assert study.to_rule["full"].mean == pytest.approx(0.8 / 3)
-    assert "infobatch+loss" not in study.to_rule
+    assert "infobatch+loss whole_last" not in study.to_rule
     assert study.records == (Path("a.jsonl"), Path("b.jsonl"))
 
 
@@ -55,7 +56,7 @@ def test_what_no_cell_asks_for_stands_beside_what_one_does() -> None:
     "found",
     [
         [*FULL, *RULE],
-        runs(paper(epochs=30), 70.0) + runs(paper(epochs=30, method="infobatch", compensate="lr"), 70.0),
+        runs(paper(epochs=30), 70.0) + runs(paper(epochs=30, **LAST, method="infobatch", compensate="lr"), 70.0),
         runs(paper(weight_decay=0.01), 70.0) + OURS,
         [],
     ],
@@ -69,16 +70,16 @@ def test_another_rate_stands_in_the_same_setting_and_is_named() -> None:
     faster = runs(paper(lr=0.075, steps=52_200), 78.6, 78.9, 78.9)
     (study,) = beyond([*FULL, *RULE, *faster], ALL)
     assert study.rates == (0.05, 0.075)
-    assert study.rule == "infobatch+loss · lr=0.05"
+    assert study.rule == "infobatch+loss whole_last · lr=0.05"
     rows = {row.label: row for row in study.comparison.rows}
     assert rows["full, 52200 steps · lr=0.075"].difference is None  # no full data at its own rate
     assert study.to_rule["full, 52200 steps · lr=0.075"].mean == pytest.approx(1.7 / 3)
 
 
 def test_data_and_precision_part_settings_and_hardware_does_not() -> None:
-    elsewhere = runs(paper(method="infobatch", compensate="lr", device="cuda:1", workers=3), 78.8)
+    elsewhere = runs(paper(**LAST, method="infobatch", compensate="lr", device="cuda:1", workers=3), 78.8)
     assert len(beyond([*FULL, *RULE, *elsewhere], ALL)) == 1
-    coarser = runs(paper(method="infobatch", compensate="lr", amp="bf16"), 78.8)
+    coarser = runs(paper(**LAST, method="infobatch", compensate="lr", amp="bf16"), 78.8)
     assert beyond([*FULL, *RULE, *coarser], ALL) == []
 
 

@@ -19,6 +19,7 @@ from launching import Program
 
 from infobatch.errors import InputError
 from infobatch.lab import records
+from infobatch.lab.ideas import as_before
 from infobatch.lab.records import Run
 from infobatch.lab.settings import Settings
 
@@ -76,7 +77,8 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
 
 
 def settings_label(change: dict[str, Any]) -> str:
-    return records.label(Settings.of({**wanted.cifar.SCREEN, **change}))
+    ideas = as_before(change["method"], change.get("ideas", ""))
+    return records.label(Settings.of({**wanted.cifar.SCREEN, **change, "ideas": ideas}))
 
 
 def test_what_has_a_record_of_ours_is_run_again_where_asked(
@@ -150,7 +152,7 @@ def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path)
     out.write_text('{"kind": "sta')
     code, output = rehearse(out, "screen", "--limit", "2", "--set", "steps=20")
     assert code == 1
-    assert "infobatch+loss, 20 steps, seed 0: InputError: expected steps with the method full" in output
+    assert "infobatch+loss whole_last, 20 steps, seed 0: InputError: expected steps with the method full" in output
     assert output.endswith("1 done, 1 failed, 0 not begun\n")
     assert told(out) == [("full, 20 steps", 0)]
     assert out.with_suffix(".torn").read_text() == '{"kind": "sta\n'

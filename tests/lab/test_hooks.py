@@ -18,7 +18,7 @@ from infobatch.lab.settings import Settings
 
 SETTINGS = {"task": "digits", "lr": 0.1, "epochs": 5, "augment": True, "milestones": [0.3, 0.6]}
 START: dict[str, Any] = {
-    "kind": "start", "format": 1, "run": "mine", "settings": SETTINGS, "environment": {"torch": "2.13"}, "size": 100,
+    "kind": "start", "format": 2, "run": "mine", "settings": SETTINGS, "environment": {"torch": "2.13"}, "size": 100,
 }  # fmt: skip
 END: dict[str, Any] = {
     "kind": "end", "metric": 95.0, "test_loss": None, "saved": 0.25, "epochs": 5, "seconds": {"total": 9.0},

@@ -66,7 +66,7 @@ def write(path: Path, *facts: dict[str, Any]) -> None:
 
 
 def facts_of(done: Run) -> list[dict[str, Any]]:
-    return [{"kind": "start", "format": 1, "run": done.name, **done.start}, {"kind": "end", **(done.end or {})}]
+    return [{"kind": "start", "format": 2, "run": done.name, **done.start}, {"kind": "end", **(done.end or {})}]
 
 
 def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from infobatch.errors import InfoBatchWarning, InputError, StateError
 from infobatch.lab import records
 from infobatch.lab.settings import Settings
 
-START = {"kind": "start", "format": 1, "run": "a", "settings": Settings().plain()}
+START = {"kind": "start", "format": records.FORMAT, "run": "a", "settings": Settings().plain()}
 
 
 def write(folder: Path, *facts: dict[str, Any]) -> Path:

@@ -91,6 +91,12 @@ def test_a_launched_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> 
         next(iter(train.sampler))
 
 
+def test_an_empty_world_size_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "")
+    train = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.zeros(8)), 2)
+    assert len(list(train.sampler)) == 8
+
+
 def test_another_world_in_the_same_process() -> None:
     train = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.zeros(8)), 2)
     loader = infobatch.DataLoader(train, batch_size=4)

@@ -170,7 +170,7 @@ def attacked(attacks: list[str], **changes: Any) -> list[Run]:
 def _start(settings: Settings, size: int, classes: list[str] | None) -> dict[str, Any]:
     suffix = f"-{settings.steps}" if settings.steps else ""
     return {
-        "kind": "start", "format": 1, "run": f"{settings.method}{suffix}-{settings.seed}",
+        "kind": "start", "format": 2, "run": f"{settings.method}{suffix}-{settings.seed}",
         "time": "2026-01-05T09:00:00Z", "settings": json.loads(json.dumps(settings.plain())), "size": size,
         "classes": classes or [], "metric": "accuracy, %", "source": "cifar-10-batches-bin, sha256 c4a38c50",
         "environment": {

@@ -4,6 +4,7 @@ little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU:
 again       what that left open, with other seeds
 crops       the same task with crops and flips, 60 epochs: no net learns it by heart
 rates       the same at a rate eight times as large: how much growth it bears
+tails       the same where a short last batch counts for what it holds
 adamw       the same with AdamW, at four rates
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
@@ -13,10 +14,12 @@ tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
 mlp         a few of them at five rates, with SGD and AdamW
+mlp_weighed what is pruned there, where a short last batch counts for what it holds, as in tails, weighed and faster
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
-faster      the same at 0.17: is 0.085 the best rate?
+weighed     the same, where a short last batch counts for what it holds
+faster      that at 0.17: is 0.085 the best rate?
 alike       other ways to save as much
 precise     more seeds of its first rows
 growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
@@ -40,16 +43,18 @@ from .cifar import (
     short,
     tables,
     tuned,
+    weighed,
 )
-from .little import adamw, again, crops, little, optimizers, parts, rates
+from .little import adamw, again, crops, little, optimizers, parts, rates, tails
 from .queue import TINY as TINY
-from .small import digits, fashion, mlp
+from .small import digits, fashion, mlp, mlp_weighed
 
 QUEUES = {
     "little": little,
     "again": again,
     "crops": crops,
     "rates": rates,
+    "tails": tails,
     "adamw": adamw,
     "parts": parts,
     "optimizers": optimizers,
@@ -60,6 +65,7 @@ QUEUES = {
     "headline": headline,
     "controls": controls,
     "tuned": tuned,
+    "weighed": weighed,
     "faster": faster,
     "alike": alike,
     "precise": precise,
@@ -69,4 +75,5 @@ QUEUES = {
     "digits": digits,
     "fashion": fashion,
     "mlp": mlp,
+    "mlp_weighed": mlp_weighed,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from infobatch.lab.settings import Settings
 
-from .queue import LR, STILL, grouped
+from .queue import LR, STILL, before, grouped
 
 COMMON: dict[str, Any] = {
     "batch_size": 128,
@@ -65,10 +65,12 @@ SCREENED: list[list[dict[str, Any]]] = [
 ]
 
 
+@before
 def screen(seeds: int = 20) -> Iterator[Settings]:
     return grouped(SCREEN, SCREENED, seeds)
 
 
+@before
 def short(seeds: int = 5) -> Iterator[Settings]:
     """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with as few steps."""
     changes: list[dict[str, Any]] = [
@@ -89,6 +91,7 @@ def short(seeds: int = 5) -> Iterator[Settings]:
 THREE: list[dict[str, Any]] = [{"method": "full"}, {"method": "author_tiers"}, {"method": "author_tiers", **LR}]
 
 
+@before
 def tables(seeds: int = 3) -> Iterator[Settings]:
     """Tables 4 and 5 with the headline's net in 30 epochs, and AdamW; full data and both parts are in ``short``."""
     parts = ["infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False", "above_mean"]
@@ -97,6 +100,7 @@ def tables(seeds: int = 3) -> Iterator[Settings]:
     return grouped(SHORT, groups, seeds)
 
 
+@before
 def layerwise(seeds: int = 3) -> Iterator[Settings]:
     """Optimizers of Table 7 that do not see how large a loss is: of pytorch_optimizer, and no graph holds them."""
     kinds: list[dict[str, Any]] = [
@@ -107,6 +111,7 @@ def layerwise(seeds: int = 3) -> Iterator[Settings]:
     return grouped(SHORT, groups, seeds)
 
 
+@before
 def headline(seeds: int = 5) -> Iterator[Settings]:
     """All at one cost but the first: a third left out, or a third fewer steps (what InfoBatch comes to here).
 
@@ -127,6 +132,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes, forty, [{"method": "full", "steps": 46_200}]], seeds)
 
 
+@before
 def controls(seeds: int = 3) -> Iterator[Settings]:
     """As few steps of full data at the rate the authors' tiers come to: they did better than all that was pruned.
 
@@ -142,6 +148,7 @@ def controls(seeds: int = 3) -> Iterator[Settings]:
     return grouped({**HEADLINE, "lr": 0.085}, [first, others, last], seeds)
 
 
+@before
 def tuned(seeds: int = 5) -> Iterator[Settings]:
     """One look at twice the rate, and five seeds of what the first row rests on at 0.085, fixed beforehand."""
     twice: list[dict[str, Any]] = [{"method": "full", "lr": 0.17}]
@@ -162,6 +169,17 @@ def faster(seeds: int = 3) -> Iterator[Settings]:
     yield from grouped({**HEADLINE, "lr": 0.34}, [rows[:1]], 1)
 
 
+def weighed(seeds: int = 5) -> Iterator[Settings]:
+    """What a short last batch cost: 10 samples of 128 in each pruned epoch of the authors' tiers, 4 in random's."""
+    rows: list[dict[str, Any]] = [
+        {"method": "infobatch", **LR},
+        {"method": "author_tiers", **LR},
+        {"method": "random:ratio=0.47", **LR},
+    ]
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows], seeds)
+
+
+@before
 def alike(seeds: int = 3) -> Iterator[Settings]:
     """Other ways to save as much."""
     changes: list[dict[str, Any]] = [
@@ -172,6 +190,7 @@ def alike(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes], seeds)
 
 
+@before
 def precise(seeds: int = 3) -> Iterator[Settings]:
     """More seeds for what the first table rests on, decided after its first five: a second look."""
     changes: list[dict[str, Any]] = [
@@ -182,6 +201,7 @@ def precise(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes], range(5, 5 + seeds))
 
 
+@before
 def growth(seeds: int = 3) -> Iterator[Settings]:
     """What should grow, where the rate has room (0.05) and where it has none (0.2): nothing, the loss or the rate."""
     ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
@@ -203,6 +223,7 @@ def growth(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes, more], seeds)
 
 
+@before
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
     """The headline on CIFAR-10 at its rate, where full data do no worse than at the paper's 0.2."""
     rows: list[dict[str, Any]] = [
@@ -216,6 +237,7 @@ def cifar10(seeds: int = 5) -> Iterator[Settings]:
     return grouped({**HEADLINE, "task": "cifar10"}, [rows], seeds)
 
 
+@before
 def high(seeds: int = 3) -> Iterator[Settings]:
     """CIFAR-10 at 0.2. There a growing rate loses, and what lets it alone comes first."""
     rows: list[dict[str, Any]] = [

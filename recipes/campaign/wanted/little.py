@@ -8,7 +8,7 @@ from typing import Any
 
 from infobatch.lab.settings import Settings
 
-from .queue import LR, STILL, grouped
+from .queue import LR, STILL, before, grouped
 
 LITTLE: dict[str, Any] = {
     "task": "little:task", "model": "task", "epochs": 30, "batch_size": 64, "lr": 0.1, "schedule": "onecycle",
@@ -64,10 +64,12 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
 ]
 
 
+@before
 def little(seeds: int = 20) -> Iterator[Settings]:
     return grouped(LITTLE, LITTLE_GROUPS, seeds)
 
 
+@before
 def again(seeds: int = 40) -> Iterator[Settings]:
     """What the little task left open, and both together, with seeds that had no part in leaving it open."""
     changes: list[dict[str, Any]] = [
@@ -82,6 +84,7 @@ def again(seeds: int = 40) -> Iterator[Settings]:
 CROPS: dict[str, Any] = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}
 
 
+@before
 def crops(seeds: int = 20) -> Iterator[Settings]:
     """The little task with crops and flips, twice as long: where a net cannot learn its data by heart."""
     changes: list[dict[str, Any]] = [
@@ -97,6 +100,7 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
     return grouped(CROPS, [changes, more], seeds)
 
 
+@before
 def rates(seeds: int = 10) -> Iterator[Settings]:
     """How much growth a rate bears: at 0.1, and at 0.8, where full data do nearly as well; then rates in between."""
     changes: list[dict[str, Any]] = [
@@ -117,6 +121,15 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
     return grouped(CROPS, [grid, between + ends], seeds)
 
 
+def tails(seeds: int = 10) -> Iterator[Settings]:
+    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a whole one?"""
+    pruned: dict[str, Any] = {"method": "infobatch"}
+    rows = [{**pruned, **what, "lr": lr} for lr, what in product((0.1, 0.2, 0.4), (LR, STILL))]
+    alike: list[dict[str, Any]] = [{"method": "random:ratio=0.365", **LR, "lr": lr} for lr in (0.1, 0.2)]
+    return grouped(CROPS, [rows, alike], seeds)
+
+
+@before
 def adamw(seeds: int = 8) -> Iterator[Settings]:
     """What should grow with AdamW, and whether that rate, too, wants room: at 0.01, a quarter of it, and between."""
     rows: list[dict[str, Any]] = [
@@ -133,6 +146,7 @@ def adamw(seeds: int = 8) -> Iterator[Settings]:
     return grouped({**CROPS, **kind}, [first, larger, others], seeds)
 
 
+@before
 def parts(seeds: int = 10) -> Iterator[Settings]:
     """Tables 4 and 5 and Figure 3 of the paper in little: what each part adds, where to prune, how far."""
     groups = [
@@ -144,6 +158,7 @@ def parts(seeds: int = 10) -> Iterator[Settings]:
     return grouped(CROPS, [[{"method": method} for method in group] for group in groups], seeds)
 
 
+@before
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
     """The paper's Table 7 in little: those that do not see how large a loss is, beside SGD in ``little``."""
     kinds: list[dict[str, Any]] = [

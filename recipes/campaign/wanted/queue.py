@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import product
 from typing import Any
 
+from infobatch.lab.ideas import as_before
 from infobatch.lab.settings import Settings
 
 LR = {"compensate": "lr"}
@@ -19,3 +21,16 @@ def grouped(base: dict[str, Any], groups: list[list[dict[str, Any]]], seeds: int
     for group in groups:
         for seed, change in product(range(seeds) if isinstance(seeds, int) else seeds, group):
             yield Settings.of({**base, **change, "seed": seed})
+
+
+Queue = Callable[..., Iterator[Settings]]
+
+
+def before(queue: Queue) -> Queue:
+    """As most of the campaign was run: a short last batch counts as a whole one."""
+
+    @wraps(queue)
+    def made(**seeds: int) -> Iterator[Settings]:
+        return (settings.but(ideas=as_before(settings.method, settings.ideas)) for settings in queue(**seeds))
+
+    return made

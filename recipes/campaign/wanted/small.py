@@ -9,7 +9,7 @@ from typing import Any
 from infobatch.lab.settings import Settings
 from infobatch.selection import SELECTORS
 
-from .queue import LR, STILL, grouped
+from .queue import LR, STILL, before, grouped
 
 
 def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
@@ -68,39 +68,48 @@ def dynamic(ratio: float) -> list[str]:
     ]
 
 
+@before
 def digits(seeds: int = 5) -> Iterator[Settings]:
     return small("digits", seeds, model="conv", epochs=20, batch_size=64, lr=0.05, eval_every=20, threads=1)
 
 
+@before
 def fashion(seeds: int = 5) -> Iterator[Settings]:
     """A net and a batch with which a run takes seconds on one CPU core."""
     sizes: dict[str, Any] = {"model": "mlp64", "augment": False, "epochs": 10, "batch_size": 512, "lr": 0.1}
     return small("fashion_mnist", seeds, **sizes, eval_every=10, threads=1)
 
 
+MLP: dict[str, Any] = {
+    "task": "fashion_mnist", "model": "mlp64", "augment": False, "epochs": 20, "batch_size": 512,
+    "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
+}  # fmt: skip
+SGD, ADAMW = (0.02, 0.05, 0.1, 0.2, 0.4), (0.002, 0.005, 0.01, 0.02, 0.05)
+DECOUPLED: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01}
+GROWN: list[dict[str, Any]] = [{"method": name, **LR} for name in ("infobatch", "author_tiers", "random:ratio=0.47")]
+STANDING: list[dict[str, Any]] = [{"method": name, **STILL} for name in ("author_tiers", "infobatch")]
+PUBLISHED: list[dict[str, Any]] = [{"method": "infobatch"}]
+
+
+def at_rates(rates: tuple[float, ...], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "lr": lr} for lr, row in product(rates, rows)]
+
+
+@before
 def mlp(seeds: int = 10) -> Iterator[Settings]:
     """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?
 
     And with AdamW: does the rate of full data carry over where nothing grows?
     """
-    rows: list[dict[str, Any]] = [
-        {"method": "full"},
-        {"method": "infobatch", **LR},
-        {"method": "author_tiers", **LR},
-        {"method": "random:ratio=0.47", **LR},
-        {"method": "full", "steps": 1_410},  # as author_tiers
-    ]
-    base: dict[str, Any] = {
-        "task": "fashion_mnist", "model": "mlp64", "augment": False, "epochs": 20, "batch_size": 512,
-        "eval_every": 20, "gallery": 0, "threads": 1, "device": "cpu", "compensate": "loss",
-    }  # fmt: skip
-    still: list[dict[str, Any]] = [{"method": "author_tiers", **STILL}, {"method": "infobatch", **STILL}]
-    own: list[dict[str, Any]] = [
-        {"method": "infobatch"},  # the paper's rule
-        {"method": "full", "steps": 1_590},  # as infobatch
-    ]
-    sgd, adamw = (0.02, 0.05, 0.1, 0.2, 0.4), (0.002, 0.005, 0.01, 0.02, 0.05)
-    kind: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01}
-    groups = [[{**row, "lr": lr} for lr, row in product(sgd, some)] for some in (rows, still, own)]
-    others = [{**kind, **row, "lr": lr} for lr, row in product(adamw, [*rows, *still, *own])]
-    return grouped(base, [*groups, others], seeds)
+    full: list[dict[str, Any]] = [{"method": "full"}, {"method": "full", "steps": 1_410}]  # as author_tiers
+    own: list[dict[str, Any]] = [*PUBLISHED, {"method": "full", "steps": 1_590}]  # as infobatch
+    groups = [at_rates(SGD, some) for some in ([*full, *GROWN], STANDING, own)]
+    others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, [*full, *GROWN, *STANDING, *own])]
+    return grouped(MLP, [*groups, others], seeds)
+
+
+def mlp_weighed(seeds: int = 10) -> Iterator[Settings]:
+    """What is pruned there once more: a short last batch counts for what it holds."""
+    rows = [*GROWN, *STANDING, *PUBLISHED]
+    others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, rows)]
+    return grouped(MLP, [at_rates(SGD, rows), others], seeds)

@@ -24,7 +24,7 @@ from .records import Run, label, looks_beside
 from .settings import Settings
 from .verdicts import Difference
 
-RULE = label(Settings(method="infobatch", compensate="loss"))
+RULE = label(Settings(method="infobatch", compensate="loss", ideas="whole_last"))
 """The label of the paper's own rule."""
 
 

@@ -37,6 +37,8 @@ class Idea:
     """With compensate="lr": the rate grows no further than the largest rate of its schedule."""
     normalise: bool = False
     """The weights of a batch get the mean that the epoch's have, so that no batch steps further than another."""
+    whole_last: bool = False
+    """The last batch of a pruned epoch counts as a whole one, however short it is: what others do, and we did."""
     score_average: float = 0.0
     """H becomes a*H + (1-a)*loss in place of the loss."""
     recalibrate: int = 0
@@ -66,6 +68,7 @@ IDEAS: dict[str, tuple[Idea, str]] = {
     "peak": (Idea(within_peak=True), "a rate grown beyond its schedule's largest is too large"),
     "no_growth": (Idea(growth_power=0.0), "the growth is not needed: fewer steps alone cost little"),
     "normalise": (Idea(normalise=True), "batches with many heavy samples step too far"),
+    "whole_last": (Idea(whole_last=True), "a last batch of a few samples may step as far as a whole one"),
     "average": (Idea(score_average=0.5), "one loss is too noisy a score"),
     "slow_average": (Idea(score_average=0.8), "one loss is too noisy a score, by far"),
     "recalibrate": (Idea(recalibrate=100), "batch norm sees the wrong mix of samples"),
@@ -74,6 +77,15 @@ IDEAS: dict[str, tuple[Idea, str]] = {
     "momentum": (Idea(shrink_momentum=True), "with fewer steps the momentum reaches too far back"),
     "ema": (Idea(weight_average=0.98), "larger steps end further from where they lead; an average does not"),
 }
+
+
+def as_before(method: str, ideas: str) -> str:
+    """The ideas of a run from before a short last batch counted for less: there that was one more.
+
+    >>> as_before("infobatch", "average"), as_before("full", "")
+    ('average+whole_last', '')
+    """
+    return ideas if method == "full" else "+".join(filter(None, (ideas, "whole_last")))
 
 
 def combine(names: str) -> Idea:

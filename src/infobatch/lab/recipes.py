@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from ..errors import InputError, installing, message
 from .comparison import COST
+from .ideas import as_before
 from .quantities import VALUES
 from .settings import Settings, near
 
@@ -301,7 +302,8 @@ def _cell(table: _Table, common: _Common) -> Cell:
 
 def _settings(given: Mapping[str, Any], where: str) -> Settings:
     try:
-        return Settings.of({"compensate": "loss", **given})  # in the papers the loss grows
+        as_published = {"compensate": "loss", "ideas": as_before(given.get("method", ""), "")}
+        return Settings.of({**as_published, **given})
     except InputError as error:
         raise InputError(f"in {where}: {error}") from error
 

@@ -24,6 +24,7 @@ from weakref import WeakSet
 from ..checkpoint import naming
 from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
+from .ideas import as_before
 from .settings import Settings, usual_growth
 
 try:
@@ -33,7 +34,8 @@ except ModuleNotFoundError as missing:
     expected = "a POSIX system for the lab and the command line, as Linux or macOS"
     raise ModuleNotFoundError(message(expected, sys.platform, remedy), name=missing.name) from missing
 
-FORMAT = 1
+FORMAT = 2
+"""Of runs. In 1 a short last batch counted as a whole one."""
 FILE = "record.jsonl"
 CHECKPOINT = "checkpoint.pt"
 KINDS = ("start", "epoch", "samples", "pause", "resume", "end")
@@ -61,7 +63,10 @@ class Run:
 
     @cached_property
     def settings(self) -> Settings:
-        return Settings.of(self.start["settings"])
+        plain = self.start["settings"]
+        if self.start.get("format") == 1:
+            plain = {**plain, "ideas": as_before(plain.get("method", ""), plain.get("ideas", ""))}
+        return Settings.of(plain)
 
     @property
     def label(self) -> str:
@@ -263,7 +268,7 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
 
 
 def _begin(fact: Fact, path: str | os.PathLike[str], number: int) -> Run:
-    if fact.get("format") != FORMAT:
+    if fact.get("format") not in (1, FORMAT):
         raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
     if not isinstance(fact.get("settings"), dict):
         raise _damaged(path, number, "has no settings")

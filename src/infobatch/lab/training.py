@@ -249,7 +249,7 @@ class Training:
             score=self.trial.score(losses, book, batch.indices),
             confidence=self._confidence(outputs, batch.labels),
         )
-        loss = self.trial.loss(loss, book, batch.indices)
+        loss = self.trial.loss(loss, len(losses), book, batch.indices)
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)

@@ -28,6 +28,8 @@ class Trial:
         self.average = MovingAverage(model, keep) if keep else None
         self.mean_weight = torch.ones((), device=device)
         """Of the running epoch's samples. Where the rate grows, weights are 1 on average."""
+        self.pruned = False
+        """Whether the running epoch is."""
         if settings.method != "full":  # that one is trained beside others, with their ideas
             for why in idle(self.idea, batch_norms(model), settings):
                 warn(f"{settings.method} with the ideas {settings.ideas}: part of them does nothing here ({why})")
@@ -37,6 +39,7 @@ class Trial:
     def begin(self, growth: float, optimizer: Optimizer) -> None:
         """An epoch in which a sample stands for ``growth``."""
         self.mean_weight.fill_(growth if self.settings.grows == "loss" else 1.0)
+        self.pruned = growth > 1
         if self.average is not None:
             self.average.keep = self.idea.weight_average**growth
         for group in optimizer.param_groups:
@@ -58,8 +61,10 @@ class Trial:
         new, old = losses.detach(), _known(book.scores, indices)
         return torch.where(torch.isnan(old), new, share * old + (1 - share) * new)
 
-    def loss(self, loss: Tensor, book: ScoreBook, indices: Tensor | None) -> Tensor:
-        """The loss to go back from."""
+    def loss(self, loss: Tensor, count: int, book: ScoreBook, indices: Tensor | None) -> Tensor:
+        """The loss to go back from, of ``count`` samples."""
+        if self.idea.whole_last and self.pruned:
+            loss = loss * (self.settings.batch_size / count)
         return loss * self.mean_weight / _known(book.weights, indices).mean() if self.idea.normalise else loss
 
     def stepped(self, model: nn.Module) -> None:

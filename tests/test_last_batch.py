@@ -1,0 +1,117 @@
+"""The last batch of a pruned epoch, which may be of any size, counts for what it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+import infobatch
+
+EPOCHS = 4
+
+
+def a_run(size: int, **settings: Any) -> infobatch.InfoBatch:
+    x = torch.rand(size, generator=torch.Generator().manual_seed(size)).pow(3)
+    return infobatch.InfoBatch(TensorDataset(x, torch.arange(size)), EPOCHS, delta=1.0, **settings)
+
+
+def loader_of(train_data: infobatch.InfoBatch, feeder: str, **options: Any) -> Any:
+    if feeder == "stock":
+        return torch.utils.data.DataLoader(train_data, sampler=train_data.sampler, **options)
+    return infobatch.DataLoader(train_data, **options)
+
+
+def counted(train_data: infobatch.InfoBatch, batch: Any, feeder: str, parts: int = 1) -> dict[int, float]:
+    """How much each sample of a batch counts in the loss that update returns, beside its weight."""
+    found = {}
+    for x, z in zip(*(part.chunk(parts) for part in batch), strict=True):
+        losses = x.clone().requires_grad_()
+        weights = train_data._book.look_up(z)
+        mean: Any = train_data.update(losses, z) if feeder == "named" else train_data.update(losses)
+        mean.backward()
+        assert losses.grad is not None
+        found |= dict(zip(z.tolist(), (losses.grad / weights).tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
+@pytest.mark.parametrize("compensate", ["loss", "none"])
+@given(size=st.integers(9, 60), batch=st.integers(2, 9))
+def test_in_a_pruned_epoch_all_samples_count_alike(feeder: str, compensate: Any, size: int, batch: int) -> None:
+    """And in a full one as without pruning: there each batch counts as a whole one."""
+    train_data = a_run(size, compensate=compensate)
+    for _ in range(EPOCHS):
+        kept = train_data.plan().kept
+        for one in loader_of(train_data, feeder, batch_size=batch):
+            over = batch if len(one[0]) < kept < size else len(one[0])
+            assert list(counted(train_data, one, feeder).values()) == pytest.approx([1 / over] * len(one[0]))
+    assert train_data.history[-1].kept < size
+
+
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
+def test_parts_of_a_batch_count_alike_too(feeder: str) -> None:
+    """A batch of 8 in two parts, each a mean of four; the parts of the last batch are smaller, and of two sizes."""
+    train_data = a_run(61)
+    for _ in range(2):
+        for one in loader_of(train_data, feeder, batch_size=8):
+            shares = list(counted(train_data, one, feeder, parts=2).values())
+            assert len(one[0]) < 8 or shares == pytest.approx([1 / 4] * 8)
+    assert len(shares) % 2
+    assert shares == pytest.approx([shares[0]] * len(shares))
+
+
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
+def test_an_epoch_in_one_batch_has_no_short_one(feeder: str) -> None:
+    train_data = a_run(40)
+    for _ in range(EPOCHS):
+        for one in loader_of(train_data, feeder, batch_size=40):
+            many = len(one[0])
+            assert list(counted(train_data, one, feeder).values()) == pytest.approx([1 / many] * many)
+    assert many < 40
+
+
+def test_a_loader_that_drops_it_has_none() -> None:
+    train_data = a_run(61)
+    for _ in range(2):
+        for one in infobatch.DataLoader(train_data, batch_size=8, drop_last=True):
+            assert list(counted(train_data, one, "ours").values()) == pytest.approx([1 / 8] * 8)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("shards", [True, False])
+def test_it_counts_the_same_after_a_stop_right_before_it(named: bool, shards: bool) -> None:
+    def run() -> infobatch.InfoBatch:
+        return a_run(61, shard_scores=shards)
+
+    train_data, feeder = run(), "named" if named else "ours"
+    for one in infobatch.DataLoader(train_data, batch_size=8):
+        counted(train_data, one, feeder)
+    batches = iter(infobatch.DataLoader(train_data, batch_size=8))
+    for _ in range(train_data.plan().kept // 8):
+        counted(train_data, next(batches), feeder)
+    again = run()
+    again.load_state_dict(train_data.state_dict())
+    straight = counted(train_data, next(batches), feeder)
+    (rest,) = infobatch.DataLoader(again, batch_size=8)
+    assert len(rest[0]) < 8
+    assert counted(again, rest, feeder) == straight
+    assert list(straight.values()) == pytest.approx([1 / 8] * len(rest[0]))
+
+
+def test_one_sample_does_not_kick() -> None:
+    """A mean over points: a whole batch and a last one of one sample move it as far as their samples go."""
+    x = torch.tensor([0.0] * 16 + [10.0] * 17)
+    train_data = infobatch.Pruned(TensorDataset(x), infobatch.methods.random_star(0.1), 1)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    steps = []
+    for (batch,) in infobatch.DataLoader(train_data, batch_size=29):
+        weight.grad = None
+        train_data.update(batch * weight).backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        steps.append((len(batch), weight.grad.item() / batch.mean().item()))
+    assert steps == [(29, pytest.approx(1.0)), (1, pytest.approx(1 / 29))]
