@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,41 @@ def test_a_loader_cannot_be_pickled_without_its_plan() -> None:
         pickle.dumps(DataLoader(train, 4, sampler=train.sampler))
     with pytest.raises(infobatch.InputError, match="one owner of the plan"):
         pickle.dumps(train.sampler)
+
+
+# ---- an epoch that is lost -----------------------------------------------------------------------------------
+
+
+def lose(train_data: infobatch.Pruned, loader: Any, after: Any = lambda: None, *, twice: bool) -> None:
+    """An epoch by name, in which some batches come twice."""
+    for (z,) in loader:
+        for _ in range(1 + (twice and int(z[0]) % 2)):
+            train_data.update(z.float(), z)
+        after()
+
+
+def test_an_epoch_whose_losses_are_lost_is_an_epoch_all_the_same() -> None:
+    """It was trained: its report is there, what was saved so far is true, and a scheduler goes on."""
+    train_data = infobatch.Pruned(TensorDataset(torch.arange(100)), infobatch.methods.saving(0.25), 10)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = infobatch.pace(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), train_data, 10)
+    loader = infobatch.DataLoader(train_data, batch_size=10)
+
+    def step() -> None:
+        optimizer.step()
+        scheduler.step()
+
+    for epoch in range(10):
+        twice = epoch in (0, 4)
+        with pytest.raises(infobatch.MisalignedError, match="twice") if twice else nullcontext():
+            lose(train_data, loader, step, twice=twice)
+        assert train_data.epoch == epoch + 1
+    assert [report.epoch for report in train_data.history] == list(range(10))
+    kept = sum(report.kept for report in train_data.history)
+    assert train_data.history[-1].saved_so_far == pytest.approx(1 - kept / 1000)
+    assert 0.2 < train_data.history[-1].saved_so_far < 0.3
+
+
+def test_a_look_at_the_left_out_before_the_first_epoch_sees_nobody() -> None:
+    train_data = infobatch.Pruned(TensorDataset(torch.rand(20)), infobatch.methods.ies(), 8)
+    assert list(train_data.hidden(4)) == []

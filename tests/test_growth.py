@@ -301,3 +301,24 @@ def test_lr_without_pace_warns_once() -> None:
             for (x,) in infobatch.DataLoader(data, batch_size=BATCH):
                 data.update(x)
     assert [str(warning.message)[:17] for warning in caught] == ["the learning rate"]
+
+
+def test_who_goes_on_from_a_checkpoint_does_not_judge_by_a_first_epoch_it_did_not_see() -> None:
+    """Losses that go up and down again: the whole run says nothing, and the rest of it nothing untrue."""
+    losses = [3.0, 0.5, 0.1, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+    def train(data: infobatch.InfoBatch, epochs: range) -> None:
+        for epoch in epochs:
+            for (x,) in infobatch.DataLoader(data, batch_size=100):
+                data.update(x * losses[epoch])
+
+    def a_run() -> infobatch.InfoBatch:
+        return infobatch.InfoBatch(TensorDataset(torch.linspace(0.9, 1.1, 2000)), 8, compensate="loss")
+
+    whole, rest = a_run(), a_run()
+    train(whole, range(2))
+    rest.load_state_dict(whole.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(whole, range(2, 8))
+        train(rest, range(2, 8))

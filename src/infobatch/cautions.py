@@ -82,7 +82,8 @@ class Cautions:
                 f"{self._lowest:.3g} since. The {what} grows by {done.growth:.2f}, and there may be no room for it: "
                 'lower the learning rate, or let nothing grow (compensate="none")'
             )
-        self._first = now if self._first == math.inf else self._first
+        if done.epoch == 0:  # whoever goes on from a checkpoint did not see it, and does not judge
+            self._first = now
         self._lowest = min(now, self._lowest)
 
     def of_rates(self, plan: Plan | ShardPlan, growing: Growing) -> None:

@@ -305,8 +305,11 @@ class Course:
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
-    def close(self, memory: Memory | None) -> EpochReport:
-        """The epoch is over: its losses become the scores, and the next one is due. With ranks, they talk here."""
+    def close(self, memory: Memory | None) -> tuple[EpochReport, MisalignedError | None]:
+        """The epoch is over: its losses become the scores, and the next one is due. With ranks, they talk here.
+
+        Where they cannot be told apart none does, and why comes with the report: the next epoch can go on.
+        """
         plan, run, book = self.plan, self.running, self.book
         assert plan is not None
         self.leave_out_doubtful()
@@ -316,10 +319,12 @@ class Course:
         self.hand_in()
         try:
             checks.check_attribution(book, came, self.epoch)
-        except MisalignedError:
-            book.fresh.fill_(UNSEEN)  # none of these losses becomes a score, and the next epoch can go on
+        except MisalignedError as error:
+            now = report(plan, book.scores, book.planned)
+            book.fresh.fill_(UNSEEN)
+            book.planned += plan.kept
             self._next(run)
-            raise
+            return now, error
         if self._shared() is not None:
             book.fresh.copy_(self.losses_of_all("closes"))
             for name, column in self.came_of_all("closes").items():
@@ -331,7 +336,7 @@ class Course:
         not_finite = book.merge()
         book.planned += plan.kept
         self._next(run)
-        return replace(now, not_finite=not_finite)
+        return replace(now, not_finite=not_finite), None
 
     def _warn_of_confidences(self) -> None:
         """On a device nobody looked at them before."""

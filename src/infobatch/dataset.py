@@ -224,7 +224,9 @@ class Pruned(View):
         self._look = look = Look(self._book, self.method, self._meet_ranks(), self._course.epoch)
         try:
             yield from look.batches(self.dataset, batch_size, loader)
-            warn_of_odd(self._reports[-1].epoch, look.close(), look.size, "seen after it ")
+            odd = look.close()
+            if self._reports:
+                warn_of_odd(self._reports[-1].epoch, odd, look.size, "seen after it ")
         finally:
             if self._look is look:
                 look.forget()
@@ -448,11 +450,13 @@ class Pruned(View):
             if not course.told:
                 self._cautions.of_rates(course.plan, self._growing)
                 self._cautions.of_sleep(course.plan, self._growing)
-        done = course.close(self.method.memory)
+        done, amiss = course.close(self.method.memory)
         if self._latest is not None:  # which holds the weights of the whole epoch
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
         self._reports.append(done)
+        if amiss is not None:
+            raise amiss
         self._cautions.of_rise(done, self._book, self._growing)
         warn_of_odd(done.epoch, done.not_finite, done.kept)
         if course.epoch >= self.num_epochs:

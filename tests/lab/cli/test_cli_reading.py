@@ -331,7 +331,7 @@ def test_reproduce_runs_a_recipe_and_finds_its_runs_again(say: Any, place: Path)
     assert code == 0, err
     rows = {row["cell"]: row for row in json.loads(out)["rows"]}
     assert {name: row["n"] for name, row in rows.items()} == {"Full": 2, "InfoBatch": 2}
-    ours = [run.end["metric"] for run in read_many("runs") if run.end and run.label == "infobatch+loss"]
+    ours = [run.end["metric"] for run in read_many("runs") if run.end and run.label == "infobatch+loss whole_last"]
     assert rows["InfoBatch"]["ours"] == pytest.approx(np.mean(ours))
     before = {path: path.read_bytes() for path in place.glob("runs/**/record.jsonl")}
     code, out, _ = say("reproduce", "small.toml")
