@@ -150,6 +150,8 @@ class Pruned(View):
         Without ``indices`` the losses belong to the batch that has waited longest. With them they belong to those
         samples, and the order and look-ahead of the loader do not matter. ``score`` is recorded in place of the
         loss. ``confidence`` is the probability the model gives the right answer, for methods that need it.
+
+        A short last batch of a pruned epoch counts for what it holds, and not as a whole one.
         """
         checks.check_loss(loss)
         if score is not None:
