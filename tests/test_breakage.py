@@ -337,3 +337,26 @@ def test_an_epoch_whose_losses_are_lost_is_an_epoch_all_the_same() -> None:
 def test_a_look_at_the_left_out_before_the_first_epoch_sees_nobody() -> None:
     train_data = infobatch.Pruned(TensorDataset(torch.rand(20)), infobatch.methods.ies(), 8)
     assert list(train_data.hidden(4)) == []
+
+
+class Dropping(BatchSampler):
+    """A batch sampler of one's own: what it drops is known at its end."""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_epoch_ends_with_its_last_batch_where_a_batch_sampler_drops_some(named: bool) -> None:
+    train_data = infobatch.InfoBatch(indices_as_data(18), 4, delta=0.5)
+    loader = infobatch.DataLoader(train_data, batch_sampler=Dropping(train_data.sampler, 4, True))
+    for epoch in range(4):
+        for (x,) in loader:
+            train_data.update(x, x.long()) if named else train_data.update(x)
+        assert train_data.epoch == epoch + 1
+    assert len(train_data.history) == 4
+
+
+def test_a_repr_names_the_epoch_that_comes() -> None:
+    train_data = infobatch.InfoBatch(indices_as_data(8), 8)
+    for (x,) in infobatch.DataLoader(train_data, batch_size=4):
+        train_data.update(x)
+    assert "epoch 1 of 8" in repr(train_data)
+    assert train_data._course.epoch == 0, "and closes nothing"

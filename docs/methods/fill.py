@@ -284,6 +284,8 @@ def table1(runs: Sequence[Run], found: Sequence[Line]) -> str:
         "rows some are so by luck. Full data with as few steps: its schedule is pressed into the steps of a run that",
         "leaves out that much. Where it says so the loss grows, as in the paper; else what grows by",
         "default: the learning rate where weights are unbiased. In kakurenbo it is the rate, as in its source.",
+        "A [short last batch](../results.md#a-short-last-batch) counts as a whole one here: the runs are from before",
+        "it was weighed.",
         "",
         *(f"- {_setup(task, runs)}" for task in tasks),
         f"- Static methods: a proxy ({PROXY['model']}, {PROXY['epochs']} epochs, {PROXY['runs']} runs, each looked "

@@ -78,7 +78,10 @@ class Course:
         if run is None and isinstance(self.plan, ShardPlan):
             return False  # who comes is known to the walk alone
         left = self.plan.kept - self.before if run is None else run.total
-        return self.done() >= left or (run is not None and run.finished)
+        done = self.done()
+        if done >= left or run is None:
+            return done >= left
+        return run.finished or (run.exhausted and 0 < run.brought <= done)  # a batch sampler may drop some
 
     def left(self, world: int) -> int:
         """How many samples the next pass over the plan has for one of ``world`` ranks, ghosts included."""

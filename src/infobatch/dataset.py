@@ -500,7 +500,8 @@ class Pruned(View):
         return Copied, (self.dataset,)  # what a spawned worker needs
 
     def __repr__(self) -> str:
-        about = f"{len(self)} samples, epoch {self._course.epoch} of {self.num_epochs}"
+        epoch = self._course.epoch + self._course.finished()  # without closing it
+        about = f"{len(self)} samples, epoch {epoch} of {self.num_epochs}"
         return f"{type(self).__name__}({self.method!r}, {about})"
 
 

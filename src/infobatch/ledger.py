@@ -64,6 +64,8 @@ class Pass:
         self.carried = False
         self.lookahead = 0
         self.exhausted = False
+        self.brought = 0
+        """How many samples came with their indices beside them."""
         self.waiting: deque[Where] = deque()
         self._next: int | None = 0
         """Where the plan goes on, as long as batches come in its order."""
@@ -112,6 +114,7 @@ class Pass:
         self.carried, self.lookahead, self.holder = True, lookahead, weakref.ref(holder)
 
     def deliver(self, indices: Tensor) -> None:
+        self.brought += indices.numel()
         if self._next is not None:
             ahead = range(self._next, self._next + indices.numel())
             if self.walk.holds(ahead, indices):
