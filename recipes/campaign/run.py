@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--limit", type=count(0), help="at most so many runs")
     parser.add_argument("--again", action="store_true", help="also what has a record in recipes/records/campaign")
     parser.add_argument("--expect", type=float, default=0, help="seconds a step takes, until a run has been timed")
+    parser.add_argument("--weighed", action="store_true", help="what is pruned, with a short last batch weighed")
     parser.add_argument("--mps", action="store_true", help="share the GPU by its multi-process service")
     parser.add_argument("--set", nargs="*", type=setting, default=[], help="settings for all runs, as lr=0.2")
     parser.add_argument("--tiny", action="store_true", help="nine epochs on digits, to rehearse")
@@ -178,12 +179,18 @@ def main() -> None:
         parser.error(str(error))
 
 
+def pruned(settings: Settings) -> bool:
+    return settings.method != "full"
+
+
 def campaign(args: argparse.Namespace) -> int:
     deadline = time.time() + args.seconds
     changes = dict(args.set)
     if args.tiny:
         changes |= {**TINY, "epochs": 9}
     wanted = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
+    if args.weighed:
+        wanted = [run.but(ideas=run.ideas.replace("whole_last", "").strip("+")) for run in wanted if pruned(run)]
     with alone(args.out):
         past, here = known(KEPT), known(args.out)
         done = {identity(run.settings) for run in (here if args.again else [*past, *here])}

@@ -76,6 +76,13 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     assert Counter(told(out)) == Counter((settings_label(one), 0) for one in wanted.cifar.SCREENED[0][:4])
 
 
+def test_what_is_pruned_is_run_with_a_short_last_batch_weighed_where_asked(tmp_path: Path) -> None:
+    out = tmp_path / "new.jsonl"
+    code, output = rehearse(out, "screen", "--limit", "1", "--weighed")
+    assert code == 0, output
+    assert told(out) == [("infobatch+loss", 0)]
+
+
 def settings_label(change: dict[str, Any]) -> str:
     ideas = as_before(change["method"], change.get("ideas", ""))
     return records.label(Settings.of({**wanted.cifar.SCREEN, **change, "ideas": ideas}))

@@ -14,7 +14,6 @@ tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
 mlp         a few of them at five rates, with SGD and AdamW
-mlp_weighed what is pruned there, where a short last batch counts for what it holds, as in tails, weighed and faster
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
@@ -25,6 +24,9 @@ precise     more seeds of its first rows
 growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
 cifar10     the headline on CIFAR-10
 high        the same at 0.2, the rate the paper names
+
+In tails, weighed and faster a short last batch counts for what it holds; elsewhere as a whole one, as when these
+were run. `run.py --weighed` runs what is pruned of any of them with it weighed.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from .cifar import (
 )
 from .little import adamw, again, crops, little, optimizers, parts, rates, tails
 from .queue import TINY as TINY
-from .small import digits, fashion, mlp, mlp_weighed
+from .small import digits, fashion, mlp
 
 QUEUES = {
     "little": little,
@@ -75,5 +77,4 @@ QUEUES = {
     "digits": digits,
     "fashion": fashion,
     "mlp": mlp,
-    "mlp_weighed": mlp_weighed,
 }

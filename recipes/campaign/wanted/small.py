@@ -106,10 +106,3 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
     groups = [at_rates(SGD, some) for some in ([*full, *GROWN], STANDING, own)]
     others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, [*full, *GROWN, *STANDING, *own])]
     return grouped(MLP, [*groups, others], seeds)
-
-
-def mlp_weighed(seeds: int = 10) -> Iterator[Settings]:
-    """What is pruned there once more: a short last batch counts for what it holds."""
-    rows = [*GROWN, *STANDING, *PUBLISHED]
-    others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, rows)]
-    return grouped(MLP, [at_rates(SGD, rows), others], seeds)
