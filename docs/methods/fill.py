@@ -20,6 +20,7 @@ from typing import Any
 
 from infobatch.lab import comparison, readings, records, verdicts
 from infobatch.lab.comparison import COST, OWN
+from infobatch.lab.ideas import since
 from infobatch.lab.proxies import PROXY
 from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
@@ -103,8 +104,7 @@ def shown(settings: Settings, more: str) -> str:
     parts = [part for part in rest.split(",") if part and part.partition("=")[0].strip() != budget]
     if settings.grows != usual_growth(settings.method):
         parts.append(f"{settings.grows} grows")
-    ideas = settings.ideas.replace("whole_last", "").strip("+")  # as all of them are
-    parts += [part for part in (ideas, more) if part]
+    parts += [part for part in (since(settings.ideas), more) if part]  # all of them are from before
     return ", ".join(parts)
 
 

@@ -33,6 +33,7 @@ from infobatch.errors import InfoBatchError, InputError, message
 from infobatch.lab import records, training
 from infobatch.lab.catalogue import make_task
 from infobatch.lab.feeding import size_of
+from infobatch.lab.ideas import since
 from infobatch.lab.settings import Settings
 
 KEPT = HERE.parent / "records" / "campaign"
@@ -179,10 +180,6 @@ def main() -> None:
         parser.error(str(error))
 
 
-def pruned(settings: Settings) -> bool:
-    return settings.method != "full"
-
-
 def campaign(args: argparse.Namespace) -> int:
     deadline = time.time() + args.seconds
     changes = dict(args.set)
@@ -190,7 +187,7 @@ def campaign(args: argparse.Namespace) -> int:
         changes |= {**TINY, "epochs": 9}
     wanted = [run for name in args.queues for run in QUEUES[name](**({"seeds": args.seeds} if args.seeds else {}))]
     if args.weighed:
-        wanted = [run.but(ideas=run.ideas.replace("whole_last", "").strip("+")) for run in wanted if pruned(run)]
+        wanted = [run.but(ideas=since(run.ideas)) for run in wanted if run.method != "full"]
     with alone(args.out):
         past, here = known(KEPT), known(args.out)
         done = {identity(run.settings) for run in (here if args.again else [*past, *here])}

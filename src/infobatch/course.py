@@ -79,9 +79,9 @@ class Course:
             return False  # who comes is known to the walk alone
         left = self.plan.kept - self.before if run is None else run.total
         done = self.done()
-        if done >= left or run is None:
+        if run is None:
             return done >= left
-        return run.finished or (run.exhausted and 0 < run.brought <= done)  # a batch sampler may drop some
+        return done >= left or run.finished or (run.exhausted and 0 < run.brought <= done)  # a sampler may drop some
 
     def left(self, world: int) -> int:
         """How many samples the next pass over the plan has for one of ``world`` ranks, ghosts included."""
@@ -320,26 +320,30 @@ class Course:
         if run is not None:
             came -= run.walk.ghosts_came(run.taken)
         self.hand_in()
+        now = report(plan, book.scores, book.planned)
+        amiss: MisalignedError | None = None
         try:
             checks.check_attribution(book, came, self.epoch)
         except MisalignedError as error:
-            now = report(plan, book.scores, book.planned)
+            amiss = error
             book.fresh.fill_(UNSEEN)
-            book.planned += plan.kept
-            self._next(run)
-            return now, error
+        else:
+            now = replace(now, not_finite=self._take_in(plan, memory))
+        book.planned += plan.kept
+        self._next(run)
+        return now, amiss
+
+    def _take_in(self, plan: Plan | ShardPlan, memory: Memory | None) -> int:
+        """This epoch's losses, of all ranks, become the scores. Returns how many were not finite."""
+        book = self.book
         if self._shared() is not None:
             book.fresh.copy_(self.losses_of_all("closes"))
             for name, column in self.came_of_all("closes").items():
                 book.came[name].copy_(column)
-        now = report(plan, book.scores, book.planned)
         if isinstance(book, ScoreBook) and isinstance(plan, Plan):
             self._warn_of_confidences()
             book.remember(memory, plan)
-        not_finite = book.merge()
-        book.planned += plan.kept
-        self._next(run)
-        return replace(now, not_finite=not_finite), None
+        return book.merge()
 
     def _warn_of_confidences(self) -> None:
         """On a device nobody looked at them before."""

@@ -88,7 +88,6 @@ SGD, ADAMW = (0.02, 0.05, 0.1, 0.2, 0.4), (0.002, 0.005, 0.01, 0.02, 0.05)
 DECOUPLED: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.01}
 GROWN: list[dict[str, Any]] = [{"method": name, **LR} for name in ("infobatch", "author_tiers", "random:ratio=0.47")]
 STANDING: list[dict[str, Any]] = [{"method": name, **STILL} for name in ("author_tiers", "infobatch")]
-PUBLISHED: list[dict[str, Any]] = [{"method": "infobatch"}]
 
 
 def at_rates(rates: tuple[float, ...], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -102,7 +101,10 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
     And with AdamW: does the rate of full data carry over where nothing grows?
     """
     full: list[dict[str, Any]] = [{"method": "full"}, {"method": "full", "steps": 1_410}]  # as author_tiers
-    own: list[dict[str, Any]] = [*PUBLISHED, {"method": "full", "steps": 1_590}]  # as infobatch
+    own: list[dict[str, Any]] = [
+        {"method": "infobatch"},
+        {"method": "full", "steps": 1_590},
+    ]  # the rule; as many steps
     groups = [at_rates(SGD, some) for some in ([*full, *GROWN], STANDING, own)]
     others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, [*full, *GROWN, *STANDING, *own])]
     return grouped(MLP, [*groups, others], seeds)
