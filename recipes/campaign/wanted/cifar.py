@@ -175,12 +175,13 @@ def faster(seeds: int = 3) -> Iterator[Settings]:
 def weighed(seeds: int = 3) -> Iterator[Settings]:
     """What a short last batch cost: 10 samples of 128 in each pruned epoch of the authors' tiers, 4 in random's.
 
-    InfoBatch first, and two more seeds of it last.
+    InfoBatch first, then two more seeds of it, and last all of them in 30 epochs at 0.05, as in ``short``.
     """
     names = ("infobatch", "infobatch:ratio=0.63", "author_tiers", "random:ratio=0.47")
     rows: list[dict[str, Any]] = [{"method": name, **LR} for name in names]
     yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1], rows[1:]], seeds)
     yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], range(seeds, seeds + 2))
+    yield from grouped(SHORT, [rows[:2], rows[2:]], seeds + 2)
 
 
 @before
