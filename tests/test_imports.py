@@ -19,7 +19,7 @@ PACKAGE = Path(infobatch.__file__).parent
 LAYERS = [
     ["errors", "reference", "order", "cards", "asking"],
     ["checks"],
-    ["plan", "schedules", "distributed", "memory", "values"],
+    ["plan", "schedules", "distributed", "memory", "values", "rates"],
     ["scorebook", "telemetry", "growing", "checkpoint", "choices"],
     ["policies", "walk"],
     ["ledger", "method", "state_checks"],

@@ -20,11 +20,10 @@ from typing import Any
 
 from infobatch.lab import comparison, readings, records, verdicts
 from infobatch.lab.comparison import COST, OWN
-from infobatch.lab.ideas import since
 from infobatch.lab.proxies import PROXY
 from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
-from infobatch.lab.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static, usual_growth
+from infobatch.lab.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static, since, usual_growth
 from infobatch.lab.verdicts import Difference
 from infobatch.methods import METHODS
 from infobatch.selection import SELECTORS

@@ -33,8 +33,7 @@ from infobatch.errors import InfoBatchError, InputError, message
 from infobatch.lab import records, training
 from infobatch.lab.catalogue import make_task
 from infobatch.lab.feeding import size_of
-from infobatch.lab.ideas import since
-from infobatch.lab.settings import Settings
+from infobatch.lab.settings import Settings, since
 
 KEPT = HERE.parent / "records" / "campaign"
 

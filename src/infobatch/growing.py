@@ -14,7 +14,8 @@ Compensate = Literal["auto", Growth]
 class Pace(Protocol):
     """What ``infobatch.pace`` makes, as the data see it."""
 
-    growth: float
+    @property
+    def growth(self) -> float: ...
 
     def begin(self) -> None:
         """An epoch's plan is known, and its first batch not made yet; also once after the last epoch."""

@@ -16,7 +16,6 @@ import warnings
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
@@ -24,16 +23,8 @@ from .checks import count_of, is_number, whole
 from .dataset import Pruned
 from .distributed import find
 from .errors import InputError, StateError, message, warn
+from .rates import Rates, are_rates, copied, inner, scale_blind
 from .views import COPY, Copied
-
-SCALE_BLIND = frozenset(
-    {
-        "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamP", "AdamW", "Adamax", "AdaBelief", "DAdaptAdam", "LAMB",
-        "LARS", "Lamb", "Lars", "Lion", "Muon", "NAdam", "Prodigy", "RAdam", "RMSprop", "Ranger", "Rprop", "SignSGD",
-        "SOAP", "Shampoo", "SparseAdam",
-    }
-)  # fmt: skip
-"""Optimizers, by class name, whose step hardly depends on the scale of the gradient."""
 
 
 def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, accumulate: int = 1) -> int:
@@ -55,9 +46,6 @@ def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, 
         got = f"{samples} samples in batches of {batch_size} with drop_last"
         raise InputError(message("a full epoch of at least one batch", got, "Take smaller batches, or all of them."))
     return math.ceil(batches / accumulate)
-
-
-GROWN = "infobatch_growth"  # noted in the optimizer's groups, so that nobody takes a grown rate for a plain one
 
 
 def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch: int | None = None) -> Paced:
@@ -121,13 +109,8 @@ class Paced:
         """The epoch that began under its eyes."""
         self._calls = 0
         """How often it was stepped since."""
-        self.growth = 1.0
-        """How far the rates in use have grown."""
-        self._plain = [
-            rate / group[GROWN] if GROWN in group else rate
-            for rate, group in zip(self._rates(), self.optimizer.param_groups, strict=True)
-        ]
-        self._first = list(self._plain)
+        self._rates = Rates(self.optimizer)
+        self._first = list(self._rates.plain)
         """The rates that the scheduler began with, in whatever process."""
         self._stepped = begun = _steps_of(self.scheduler)
         """The scheduler's own count, as it was left here."""
@@ -148,7 +131,7 @@ class Paced:
 
     def _take_up(self) -> None:
         """The scheduler has begun before: it goes on from where it is."""
-        older = self.train_data.paces.get(_inner(self.optimizer))
+        older = self.train_data.paces.get(inner(self.optimizer))
         if isinstance(older, Paced) and older._drives(self.scheduler, self.steps_per_epoch):
             self._count = older._count
             self._first = [*older._first, *self._first[len(older._first) :]]  # groups may have been added
@@ -177,8 +160,8 @@ class Paced:
 
     def _claim(self) -> None:
         """The optimizer is looked after from here, for these data."""
-        inner, data, groups = _inner(self.optimizer), self.train_data, self.optimizer.param_groups
-        other = _waiting(inner, data)
+        optimizer, data = inner(self.optimizer), self.train_data
+        other = _waiting(optimizer, data)
         if other is not None and (data.compensate == "lr" or data._growing.open):
             raise InputError(
                 message("one data set that makes an optimizer's learning rate grow", "a second", ONE_SET)
@@ -188,17 +171,15 @@ class Paced:
                 if isinstance(each, Paced):
                     each._warned = True  # this may be a new phase, in which nobody steps those before
         data.paced = True  # by default the learning rate grows from now on
-        data.paces[inner] = self
+        data.paces[optimizer] = self
         if self._growing:
-            _LATEST[inner] = ref(self)
-        elif other is None and any(GROWN in group for group in groups):
-            self._set(1.0)  # what another training left grown
-            for group in groups:
-                group.pop(GROWN, None)
+            _LATEST[optimizer] = ref(self)
+        elif other is None:
+            self._rates.shrink()
 
     def step(self) -> None:
         """Call after each optimizer step, as you would the scheduler's."""
-        if self.train_data.paces.get(_inner(self.optimizer)) is not self:
+        if self.train_data.paces.get(inner(self.optimizer)) is not self:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         self._calls += 1
@@ -210,7 +191,7 @@ class Paced:
         if self._growing:
             self._check_untouched()
         else:
-            self._plain = self._rates()
+            self._rates.plain = self._rates.in_use()
         self._walked = False
         due = self._due()
         if self.scheduler is not None and due > self._count:
@@ -218,9 +199,14 @@ class Paced:
             for _ in range(due - self._count):
                 self.scheduler.step()
             self._stepped = _steps_of(self.scheduler)
-            self._plain = self._rates()
+            self._rates.plain = self._rates.in_use()
         self._count = max(due, self._count)
         self._grow()
+
+    @property
+    def growth(self) -> float:
+        """How far the learning rates in use have grown."""
+        return self._rates.growth
 
     def get_last_lr(self) -> list[float]:
         """The learning rates in use, growth included."""
@@ -230,7 +216,7 @@ class Paced:
         return {
             "count": self._count,
             "growth": self.growth,
-            "plain": list(self._plain),
+            "plain": list(self._rates.plain),
             "first": list(self._first),
             "steps_per_epoch": self.steps_per_epoch,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
@@ -242,8 +228,8 @@ class Paced:
             not isinstance(state, dict)
             or set(state) != {"count", "growth", "plain", "first", "steps_per_epoch", "scheduler"}
             or (state["scheduler"] is None) != (self.scheduler is None)
-            or not _rates_in(state["plain"], len(self.optimizer.param_groups))
-            or not _rates_in(state["first"], len(self.optimizer.param_groups))
+            or not are_rates(state["plain"], len(self.optimizer.param_groups))
+            or not are_rates(state["first"], len(self.optimizer.param_groups))
             or not all(map(is_number, (state["count"], state["growth"], state["steps_per_epoch"])))
         ):
             got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
@@ -259,11 +245,11 @@ class Paced:
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
-            self._plain = [_own(lr) for lr in state["plain"]]
+            self._rates.plain = copied(state["plain"])
         self._new = False
         self._stepped = _steps_of(self.scheduler)
-        self._first = [_own(lr) for lr in state["first"]]
-        self.growth = state["growth"]
+        self._first = copied(state["first"])
+        self._rates.growth = state["growth"]
         if self._growing:
             self._set(self.growth)
 
@@ -279,7 +265,7 @@ class Paced:
                 )
             )
         self.scheduler.load_state_dict(copy.deepcopy(self._start))
-        self._plain = [_own(lr) for lr in state["first"]]
+        self._rates.plain = copied(state["first"])
         self._set(1.0)
         self._count = state["count"] * self.steps_per_epoch // state["steps_per_epoch"]
         made = _steps_in(state["scheduler"], state["count"]) * self.steps_per_epoch // state["steps_per_epoch"]
@@ -287,7 +273,7 @@ class Paced:
             warnings.simplefilter("ignore", UserWarning)  # the optimizer has stepped, in another process
             for _ in range(made):
                 self.scheduler.step()
-        self._plain = self._rates()
+        self._rates.plain = self._rates.in_use()
 
     @property
     def _growing(self) -> bool:
@@ -311,7 +297,7 @@ class Paced:
         if self._walked:
             self._set(self.growth if self._growing else 1.0)  # a rate that was loaded since is that of other steps
         if self._growing and self._over:
-            if not self._strange(look=True):  # who has set it since trains something else
+            if not self._rates.strange(look=True):  # who has set it since trains something else
                 self._grow()
         elif self._growing:
             self._check_untouched(look=True)
@@ -355,44 +341,17 @@ class Paced:
 
     def _grow(self) -> None:
         if self._growing:
-            self.growth = 1.0 if self._over else self.train_data.plan().growth
+            self._rates.growth = 1.0 if self._over else self.train_data.plan().growth
             self._set(self.growth)
 
-    def _rates(self) -> list[Any]:
-        return [_own(group["lr"]) for group in self.optimizer.param_groups]
-
     def _set(self, growth: float) -> None:
-        if len(self._plain) != len(self.optimizer.param_groups):
-            raise InputError(
-                message(
-                    f"the {len(self._plain)} parameter groups that were there when it was paced",
-                    str(len(self.optimizer.param_groups)),
-                    "After adding some call infobatch.pace again; where the scheduler was made for fewer (LambdaLR, "
-                    "OneCycleLR), with a new one for the epochs left.",
-                )
-            )
-        for group, plain in zip(self.optimizer.param_groups, self._plain, strict=True):
-            set_rate(group, plain * growth)
-            if self._growing:
-                group[GROWN] = growth
-
-    def _strange(self, look: bool) -> list[tuple[float, float]]:
-        """Rates that are not what was set here, each beside what was; a device is asked only for a ``look``."""
-        rates = [
-            (group["lr"], plain * self.growth)
-            for group, plain in zip(self.optimizer.param_groups, self._plain, strict=False)
-        ]
-        return [
-            (float(rate), float(ours))
-            for rate, ours in rates
-            if (look or not isinstance(rate, Tensor) or rate.device.type == "cpu") and rate != ours
-        ]
+        self._rates.set(growth, note=self._growing)
 
     def _check_untouched(self, look: bool = False) -> None:
-        if _grower(_inner(self.optimizer), self.train_data) is not None:
+        if _grower(inner(self.optimizer), self.train_data) is not None:
             got = "one that was paced with another data set since"
             raise InputError(message("an optimizer whose learning rate grows for these data", got, ONE_SET))
-        strange = self._strange(look)
+        strange = self._rates.strange(look=look)
         if strange:
             raise InputError(
                 message(
@@ -405,21 +364,12 @@ class Paced:
             )
 
     def _warn_if_blind(self) -> None:
-        inner = _inner(self.optimizer)
-        names = {kind.__name__ for kind in type(inner).__mro__}
-        if self.train_data.compensate == "loss" and self.train_data.method.unbiased and names & SCALE_BLIND:
+        data = self.train_data
+        if data.compensate == "loss" and data.method.unbiased and scale_blind(self.optimizer):
             warn(
-                f"{type(inner).__name__} hardly sees the scale of a gradient, so the growing loss of a "
-                'pruned epoch does not make up for its missing steps; compensate="lr" does'
+                f"{type(inner(self.optimizer)).__name__} hardly sees the scale of a gradient, so the growing loss of "
+                'a pruned epoch does not make up for its missing steps; compensate="lr" does'
             )
-
-
-def set_rate(group: dict[str, Any], rate: Any) -> None:
-    """The learning rate of a parameter group. A tensor is kept where it is: captured graphs read it there."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
 
 
 _LATEST: WeakKeyDictionary[Any, ref[Paced]] = WeakKeyDictionary()
@@ -447,11 +397,6 @@ def _waiting(optimizer: Any, train_data: Pruned) -> Paced | None:
     del found
     gc.collect()  # a pace and its data hold each other: nobody else may
     return _grower(optimizer, train_data)
-
-
-def _inner(optimizer: Optimizer) -> Any:
-    """Accelerate wraps it."""
-    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _check(scheduled: Any, train_data: Any) -> None:
@@ -512,16 +457,3 @@ def _steps_in(saved: dict[str, Any], counted: int) -> int:
     if "last_epoch" in saved:
         return min(max(int(saved["last_epoch"]), 0), counted)
     return max((_steps_in(each, counted) for each in saved.get("_schedulers", ())), default=counted)
-
-
-def _rates_in(found: Any, many: int) -> bool:
-    return isinstance(found, list) and len(found) == many and all(is_number(_plain(rate)) for rate in found)
-
-
-def _plain(rate: Any) -> Any:
-    return rate.item() if isinstance(rate, Tensor) and rate.numel() == 1 else rate
-
-
-def _own(lr: Any) -> Any:
-    """A learning rate that does not change when the optimizer's does."""
-    return lr.clone() if isinstance(lr, Tensor) else lr

@@ -19,9 +19,8 @@ from launching import Program
 
 from infobatch.errors import InputError
 from infobatch.lab import records
-from infobatch.lab.ideas import as_before
 from infobatch.lab.records import Run
-from infobatch.lab.settings import Settings
+from infobatch.lab.settings import Settings, as_before
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "campaign"
 sys.path.insert(0, str(FOLDER))

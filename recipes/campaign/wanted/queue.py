@@ -7,8 +7,7 @@ from functools import wraps
 from itertools import product
 from typing import Any
 
-from infobatch.lab.ideas import as_before
-from infobatch.lab.settings import Settings
+from infobatch.lab.settings import Settings, as_before
 
 LR = {"compensate": "lr"}
 STILL = {"compensate": "none"}

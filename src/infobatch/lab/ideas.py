@@ -79,24 +79,6 @@ IDEAS: dict[str, tuple[Idea, str]] = {
 }
 
 
-def as_before(method: str, ideas: str) -> str:
-    """The ideas of a run from before a short last batch counted for less: there that was one more.
-
-    >>> as_before("infobatch", "average"), as_before("full", "")
-    ('average+whole_last', '')
-    """
-    return ideas if method == "full" else "+".join(filter(None, (ideas, "whole_last")))
-
-
-def since(ideas: str) -> str:
-    """The ideas of such a run but for that one.
-
-    >>> since("average+whole_last"), since("whole_last")
-    ('average', '')
-    """
-    return "+".join(name for name in ideas.split("+") if name != "whole_last")
-
-
 def combine(names: str) -> Idea:
     """
     >>> combine("sqrt_growth+average").growth_power

@@ -20,9 +20,8 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from ..errors import InputError, installing, message
 from .comparison import COST
-from .ideas import as_before
 from .quantities import VALUES
-from .settings import Settings, near
+from .settings import Settings, as_before, near
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -24,8 +24,7 @@ from weakref import WeakSet
 from ..checkpoint import naming
 from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
-from .ideas import as_before
-from .settings import Settings, usual_growth
+from .settings import Settings, as_before, usual_growth
 
 try:
     import fcntl

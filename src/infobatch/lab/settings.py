@@ -151,6 +151,26 @@ def usual_growth(method: str) -> Growth:
     return "lr" if name not in ("", "full") and parse_method(name).unbiased else "loss"
 
 
+def as_before(method: str, ideas: str) -> str:
+    """The ideas of a run from before a short last batch counted for less: there that was one more, if it was pruned.
+
+    >>> as_before("infobatch", "average"), as_before("full", ""), as_before("static.el2n:share=0.3", "")
+    ('average+whole_last', '', '')
+    """
+    static = parse_static(method)
+    name = method if static is None else static.then
+    return ideas if name in ("", "full") else "+".join(filter(None, (ideas, "whole_last")))
+
+
+def since(ideas: str) -> str:
+    """The ideas of such a run but for that one.
+
+    >>> since("average+whole_last"), since("whole_last")
+    ('average', '')
+    """
+    return "+".join(name for name in ideas.split("+") if name != "whole_last")
+
+
 def parse_method(text: str, labels: Tensor | None = None) -> Method:
     """A method from its text; ``labels`` are the classes of the training samples, for those that ask for them.
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from .. import checkpoint
 from ..dataset import Pruned
 from ..errors import InputError, message
-from ..pacing import set_rate
 from ..plan import Plan
+from ..rates import set_rate
 from ..scorebook import ScoreBook
 from . import telling
 from .captured import Captured, capturable, tuning
