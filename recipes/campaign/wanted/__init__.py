@@ -49,7 +49,7 @@ from .cifar import (
 )
 from .little import adamw, again, crops, little, optimizers, parts, rates, tails
 from .queue import TINY as TINY
-from .small import digits, fashion, mlp
+from .small import digits, fashion, mlp, unweighted
 
 QUEUES = {
     queue.__name__: queue
@@ -79,5 +79,6 @@ QUEUES = {
         digits,
         fashion,
         mlp,
+        unweighted,
     )
 }

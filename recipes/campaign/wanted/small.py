@@ -68,12 +68,10 @@ def dynamic(ratio: float) -> list[str]:
     ]
 
 
-@before
 def digits(seeds: int = 5) -> Iterator[Settings]:
     return small("digits", seeds, model="conv", epochs=20, batch_size=64, lr=0.05, eval_every=20, threads=1)
 
 
-@before
 def fashion(seeds: int = 5) -> Iterator[Settings]:
     """A net and a batch with which a run takes seconds on one CPU core."""
     sizes: dict[str, Any] = {"model": "mlp64", "augment": False, "epochs": 10, "batch_size": 512, "lr": 0.1}
@@ -108,3 +106,19 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
     groups = [at_rates(SGD, some) for some in ([*full, *GROWN], STANDING, own)]
     others = [{**DECOUPLED, **row} for row in at_rates(ADAMW, [*full, *GROWN, *STANDING, *own])]
     return grouped(MLP, [*groups, others], seeds)
+
+
+def unweighted(seeds: int = 10) -> Iterator[Settings]:
+    """Those that favour high losses at weights 1, ahead of all others in ``fashion``: at the rates of ``mlp``, too?
+
+    They leave out as much as InfoBatch does there, or the authors' tiers.
+    """
+    names = (
+        "epsilon_greedy:ratio=0.47,annealed=0.875",
+        "order_dp:some=0.9,best=0.59,annealed=0.875",
+        "infobatch:rescale=False",
+        "ucb:ratio=0.47,every=2,annealed=0.875",
+        "eswp:ratio=0.47,annealed=0.875",
+        "infobatch:ratio=0.63,rescale=False",
+    )
+    return grouped(MLP, [at_rates(SGD, [{"method": name}]) for name in names], seeds)
