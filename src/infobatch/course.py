@@ -49,7 +49,8 @@ class Course:
         self.told = False
         """Whether who makes the learning rate grow knows that the epoch begins."""
         self.batch = 0
-        """The size of a whole batch: how many losses the latest update brought that was not an epoch's short last."""
+        """The size of a whole batch, all ranks together: how many losses the latest update brought that was not an
+        epoch's short last."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -244,7 +245,7 @@ class Course:
         if torch.compiler.is_compiling():
             return 1.0  # one graph is for all sizes, and is not told which is the last
         if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
-            return self._shortness(count, last=count < self.batch and not in_graph(indices))
+            return self._shortness(count, last=self._everyones(count) < self.batch and not in_graph(indices))
         return self._shortness(count, last=self.finished())
 
     def _shortness(self, count: int, *, last: bool) -> float:
@@ -253,13 +254,17 @@ class Course:
         Such epochs end in a batch of any size. As the mean of its losses, one sample would step as far as a whole
         batch, and that kicks. Full epochs are as without pruning.
         """
-        if not last or count >= self.batch:
-            self.batch = count
+        everyone = self._everyones(count)
+        if not last or everyone >= self.batch:
+            self.batch = everyone
             return 1.0
         assert self.plan is not None
-        everyone = count * (1 if self.ranks is None else self.ranks.world)
         whole = self.plan.kept == self.plan.size or everyone >= self.plan.kept  # a full epoch, or one in one batch
-        return 1.0 if whole else count / self.batch
+        return 1.0 if whole else everyone / self.batch
+
+    def _everyones(self, count: int) -> int:
+        """So many on each rank."""
+        return count * (1 if self.ranks is None else self.ranks.world)
 
     def leave_out_doubtful(self) -> None:
         """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""

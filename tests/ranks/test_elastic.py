@@ -60,6 +60,16 @@ def test_saved_on_two_ranks_resumed_on_others(launch_once: Any, uninterrupted: A
             torch.testing.assert_close(rank["model"][key], value, rtol=1e-4, atol=1e-6)
 
 
+def test_a_short_last_batch_alone_counts_as_on_two_ranks(launch_once: Any) -> None:
+    """What is left is 9 samples, and a whole batch was 16: eight on each rank, who was alone afterwards."""
+    where = {"checkpoint": str(launch_once.folder / "before_last.pt"), "size": 96}
+    launch_once(2, [{"name": "before-last", "stop": (2, 3), **where}])
+    rest = launch_once(1, [{"name": "last", **where}])["last"][0]
+    whole = launch_once(1, [{"name": "whole-96", "size": 96}])["whole-96"][0]
+    assert [len(entry["plan"]) % 16 for entry in whole["log"]] == [0, 3, 9, 13, 0]
+    torch.testing.assert_close(rest["model"], whole["model"], rtol=1e-4, atol=1e-6)
+
+
 def test_torchrun_restarts_after_kill_9(launch: Any, uninterrupted: Any) -> None:
     """One of two ranks is killed for real; torchrun starts both again and they go on from the last checkpoint."""
     path = str(launch.folder / "last.pt")
