@@ -5,6 +5,7 @@ again       what that left open, with other seeds
 crops       the same task with crops and flips, 60 epochs: no net learns it by heart
 rates       the same at a rate eight times as large: how much growth it bears
 tails       the same where a short last batch counts for what it holds
+unweighted_crops  the same with methods that favour high losses at weights 1
 adamw       the same with AdamW, at four rates
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
@@ -14,19 +15,22 @@ tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
 mlp         a few of them at five rates, with SGD and AdamW
+unweighted  the same with methods that favour high losses at weights 1
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
 tuned       more seeds of that, and as few steps
 weighed     the same, where a short last batch counts for what it holds
 faster      that at 0.17: is 0.085 the best rate?
+unweighted_cifar  that and 0.085 with methods that favour high losses at weights 1
 alike       other ways to save as much
 precise     more seeds of its first rows
 growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
 cifar10     the headline on CIFAR-10
 high        the same at 0.2, the rate the paper names
 
-In tails, weighed and faster a short last batch counts for what it holds; elsewhere as a whole one, as when these
-were run. `run.py --weighed` runs what is pruned of any of them with it weighed.
+In tails, digits, fashion, weighed, faster and those unweighted a short last batch counts for what it holds;
+elsewhere as a whole one, as when these were run. `run.py --weighed` runs what is pruned of any of them with it
+weighed.
 """
 
 from __future__ import annotations
@@ -45,9 +49,10 @@ from .cifar import (
     short,
     tables,
     tuned,
+    unweighted_cifar,
     weighed,
 )
-from .little import adamw, again, crops, little, optimizers, parts, rates, tails
+from .little import adamw, again, crops, little, optimizers, parts, rates, tails, unweighted_crops
 from .queue import TINY as TINY
 from .small import digits, fashion, mlp, unweighted
 
@@ -59,6 +64,7 @@ QUEUES = {
         crops,
         rates,
         tails,
+        unweighted_crops,
         adamw,
         parts,
         optimizers,
@@ -71,6 +77,7 @@ QUEUES = {
         tuned,
         weighed,
         faster,
+        unweighted_cifar,
         alike,
         precise,
         growth,

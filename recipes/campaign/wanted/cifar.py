@@ -7,7 +7,7 @@ from typing import Any
 
 from infobatch.lab.settings import Settings
 
-from .queue import LR, STILL, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, before, grouped
 
 COMMON: dict[str, Any] = {
     "batch_size": 128,
@@ -182,6 +182,18 @@ def weighed(seeds: int = 3) -> Iterator[Settings]:
     yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1], rows[1:]], seeds)
     yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], range(seeds, seeds + 2))
     yield from grouped(SHORT, [rows[:2], rows[2:]], seeds + 2)
+
+
+def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
+    """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
+
+    Then as few steps of full data, the other rate, and both in 30 epochs.
+    """
+    rows: list[dict[str, Any]] = [{"method": name} for name in UNWEIGHTED]
+    control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
+    yield from grouped({**HEADLINE, "lr": 0.17}, [rows, control], seeds)
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows], seeds)
+    yield from grouped(SHORT, [rows], seeds + 2)
 
 
 @before

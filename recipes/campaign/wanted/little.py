@@ -8,7 +8,7 @@ from typing import Any
 
 from infobatch.lab.settings import Settings
 
-from .queue import LR, STILL, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, before, grouped
 
 LITTLE: dict[str, Any] = {
     "task": "little:task", "model": "task", "epochs": 30, "batch_size": 64, "lr": 0.1, "schedule": "onecycle",
@@ -127,6 +127,11 @@ def tails(seeds: int = 10) -> Iterator[Settings]:
     rows = [{**pruned, **what, "lr": lr} for lr, what in product((0.1, 0.2, 0.4), (LR, STILL))]
     alike: list[dict[str, Any]] = [{"method": "random:ratio=0.365", **LR, "lr": lr} for lr in (0.1, 0.2)]
     return grouped(CROPS, [rows, alike], seeds)
+
+
+def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
+    """Those that favour high losses at weights 1, best of all with an MLP: also with a net that wants its steps?"""
+    return grouped(CROPS, [[{"method": name, "lr": lr} for name in UNWEIGHTED] for lr in (0.2, 0.1, 0.4)], seeds)
 
 
 @before

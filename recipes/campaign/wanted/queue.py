@@ -11,6 +11,8 @@ from infobatch.lab.settings import Settings, as_before
 
 LR = {"compensate": "lr"}
 STILL = {"compensate": "none"}
+UNWEIGHTED = ("ucb:ratio=0.47,every=2,annealed=0.875", "eswp:ratio=0.47,annealed=0.875")
+"""They favour high losses at weights 1 and end on full data: what came out best at 40 % with an MLP."""
 TINY: dict[str, Any] = {"task": "digits", "model": "conv", "amp": "none", "threads": 1, "device": "cpu"}
 """To rehearse."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from infobatch.lab.settings import Settings
 from infobatch.selection import SELECTORS
 
-from .queue import LR, STILL, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, before, grouped
 
 
 def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
@@ -111,14 +111,19 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
 def unweighted(seeds: int = 10) -> Iterator[Settings]:
     """Those that favour high losses at weights 1, ahead of all others in ``fashion``: at the rates of ``mlp``, too?
 
-    They leave out as much as InfoBatch does there, or the authors' tiers.
+    They leave out as much as InfoBatch does there, or the authors' tiers. Then the two that came out best, and what
+    they are held against, each at its best rate, with twenty seeds that had no part in that.
     """
     names = (
         "epsilon_greedy:ratio=0.47,annealed=0.875",
         "order_dp:some=0.9,best=0.59,annealed=0.875",
         "infobatch:rescale=False",
-        "ucb:ratio=0.47,every=2,annealed=0.875",
-        "eswp:ratio=0.47,annealed=0.875",
+        *UNWEIGHTED,
         "infobatch:ratio=0.63,rescale=False",
     )
-    return grouped(MLP, [at_rates(SGD, [{"method": name}]) for name in names], seeds)
+    yield from grouped(MLP, [at_rates(SGD, [{"method": name}]) for name in names], seeds)
+    best: list[dict[str, Any]] = [{"method": name} for name in ("full", *UNWEIGHTED)]
+    against: list[dict[str, Any]] = [{"method": "full", "steps": 1_410}, *GROWN[1:2], *STANDING[:1]]
+    at = {**MLP, "lr": 0.2}
+    yield from grouped(at, [[*best, *against, {**GROWN[0], "lr": 0.1}]], range(seeds, seeds + 20))
+    yield from grouped({**MLP, **DECOUPLED}, [at_rates(ADAMW, best[1:])], seeds)
