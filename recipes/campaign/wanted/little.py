@@ -130,8 +130,23 @@ def tails(seeds: int = 10) -> Iterator[Settings]:
 
 
 def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
-    """Those that favour high losses at weights 1, best of all with an MLP: also with a net that wants its steps?"""
-    return grouped(CROPS, [[{"method": name, "lr": lr} for name in UNWEIGHTED] for lr in (0.2, 0.1, 0.4)], seeds)
+    """Those that favour high losses at weights 1, best of all with an MLP: also with a net that wants its steps?
+
+    And what it is that helps: the weights, the average of losses, how many are left out, the end on full data.
+    """
+    yield from grouped(CROPS, [[{"method": name, "lr": lr} for name in UNWEIGHTED] for lr in (0.2, 0.1, 0.4)], seeds)
+    others = (
+        "infobatch:ratio=0.63,rescale=False",
+        "ucb:ratio=0.47,every=2,unbiased=0.25,annealed=0.875",
+        "ucb:ratio=0.6,every=2,annealed=0.875",
+        "ucb:ratio=0.47,every=2",
+        "epsilon_greedy:ratio=0.47,every=2,annealed=0.875",
+        "order_dp:some=0.9,best=0.59,annealed=0.875",
+        "ucb:ratio=0.47,every=2,annealed=0.75",
+        "ucb:ratio=0.47,every=10,annealed=0.875",
+        "ucb:ratio=0.7,every=2,annealed=0.875",
+    )
+    yield from grouped({**CROPS, "lr": 0.2}, [[{"method": name}] for name in others], seeds)
 
 
 @before
