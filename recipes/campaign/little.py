@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,11 +17,22 @@ from infobatch.lab.nets import Basic, resnet
 from infobatch.lab.tasks import Arrays, Task
 
 SIZE = 3_000
+NOISE = 0.2
 
 
 def crops(data: str) -> Task:
     """The same, cropped and flipped at random: no longer learnt by heart, so that steps count."""
     return replace(task(data), name="little_crops", pad=2, flip=True)
+
+
+def noisy(data: str) -> Task:
+    """That with a fifth of the training labels drawn by lot: whoever favours high losses favours those."""
+    plain = crops(data)
+    assert isinstance(plain.train, Arrays)
+    labels, lot = plain.train.labels, torch.Generator().manual_seed(0)
+    strange = torch.randint(len(plain.classes), labels.shape, generator=lot)
+    wrong = torch.rand(len(labels), generator=lot) < NOISE
+    return replace(plain, name="little_noisy", train=Arrays(plain.train.inputs, strange.where(wrong, labels)))
 
 
 def task(data: str) -> Task:

@@ -6,6 +6,7 @@ crops       the same task with crops and flips, 60 epochs: no net learns it by h
 rates       the same at a rate eight times as large: how much growth it bears
 tails       the same where a short last batch counts for what it holds
 unweighted_crops  the same with methods that favour high losses at weights 1
+noisy       the same with a fifth of the labels drawn by lot
 adamw       the same with AdamW, at four rates
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
@@ -28,7 +29,7 @@ growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIF
 cifar10     the headline on CIFAR-10
 high        the same at 0.2, the rate the paper names
 
-In tails, digits, fashion, weighed, faster and those unweighted a short last batch counts for what it holds;
+In tails, noisy, digits, fashion, weighed, faster and those unweighted a short last batch counts for what it holds;
 elsewhere as a whole one, as when these were run. `run.py --weighed` runs what is pruned of any of them with it
 weighed.
 """
@@ -52,7 +53,7 @@ from .cifar import (
     unweighted_cifar,
     weighed,
 )
-from .little import adamw, again, crops, little, optimizers, parts, rates, tails, unweighted_crops
+from .little import adamw, again, crops, little, noisy, optimizers, parts, rates, tails, unweighted_crops
 from .queue import TINY as TINY
 from .small import digits, fashion, mlp, unweighted
 
@@ -65,6 +66,7 @@ QUEUES = {
         rates,
         tails,
         unweighted_crops,
+        noisy,
         adamw,
         parts,
         optimizers,

@@ -187,12 +187,12 @@ def weighed(seeds: int = 3) -> Iterator[Settings]:
 def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
     """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
 
-    Then as few steps of full data, the other rate, and both in 30 epochs.
+    With InfoBatch's rule at weights 1 beside them. Then as few steps of full data, the other rate, and 30 epochs.
     """
-    rows: list[dict[str, Any]] = [{"method": name} for name in UNWEIGHTED]
+    rows: list[dict[str, Any]] = [{"method": name} for name in (*UNWEIGHTED, "infobatch:ratio=0.63,rescale=False")]
     control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
     yield from grouped({**HEADLINE, "lr": 0.17}, [rows, control], seeds)
-    yield from grouped({**HEADLINE, "lr": 0.085}, [rows], seeds)
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], seeds)
     yield from grouped(SHORT, [rows], seeds + 2)
 
 

@@ -132,7 +132,8 @@ def tails(seeds: int = 10) -> Iterator[Settings]:
 def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
     """Those that favour high losses at weights 1, best of all with an MLP: also with a net that wants its steps?
 
-    And what it is that helps: the weights, the average of losses, how many are left out, the end on full data.
+    And what it is that helps: the weights, the average of losses, how many are left out, the end on full data. Last,
+    what came out best, with other seeds.
     """
     yield from grouped(CROPS, [[{"method": name, "lr": lr} for name in UNWEIGHTED] for lr in (0.2, 0.1, 0.4)], seeds)
     others = (
@@ -146,7 +147,26 @@ def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
         "ucb:ratio=0.47,every=10,annealed=0.875",
         "ucb:ratio=0.7,every=2,annealed=0.875",
     )
-    yield from grouped({**CROPS, "lr": 0.2}, [[{"method": name}] for name in others], seeds)
+    at = {**CROPS, "lr": 0.2}
+    yield from grouped(at, [[{"method": name}] for name in others], seeds)
+    alike: list[dict[str, Any]] = [{"method": "infobatch:ratio=0.63", **STILL}, {"method": "full", "steps": 1_670}]
+    best: list[dict[str, Any]] = [{"method": name} for name in ("full", UNWEIGHTED[0], others[5])]
+    yield from grouped(at, [[*best, *alike]], range(seeds, seeds + 20))  # which had no part in what is best
+
+
+def noisy(seeds: int = 10) -> Iterator[Settings]:
+    """With a fifth of the labels drawn by lot: do those that favour high losses fail there?"""
+    rows: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": UNWEIGHTED[0]},
+        {"method": UNWEIGHTED[1]},
+        {"method": "infobatch", **STILL},
+        {"method": "infobatch", **LR},
+        {"method": "full", "steps": 1_670},
+        {"method": "random:ratio=0.47", **LR},
+        {"method": "author_tiers", **LR},
+    ]
+    return grouped({**CROPS, "task": "little:noisy", "lr": 0.2}, [rows], seeds)
 
 
 @before
