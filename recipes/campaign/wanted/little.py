@@ -155,7 +155,7 @@ def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
 
 
 def noisy(seeds: int = 10) -> Iterator[Settings]:
-    """With a fifth of the labels drawn by lot: do those that favour high losses fail there?"""
+    """With a fifth of the labels drawn by lot: do those that favour high losses fail there, and does a guard help?"""
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": UNWEIGHTED[0]},
@@ -166,7 +166,8 @@ def noisy(seeds: int = 10) -> Iterator[Settings]:
         {"method": "random:ratio=0.47", **LR},
         {"method": "author_tiers", **LR},
     ]
-    return grouped({**CROPS, "task": "little:noisy", "lr": 0.2}, [rows], seeds)
+    guarded = [{"method": f"{name},noise_guard=0.2"} for name in UNWEIGHTED]
+    return grouped({**CROPS, "task": "little:noisy", "lr": 0.2}, [rows, guarded], seeds)
 
 
 @before
