@@ -148,9 +148,9 @@ def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
         "ucb:ratio=0.7,every=2,annealed=0.875",
     )
     at = {**CROPS, "lr": 0.2}
-    yield from grouped(at, [[{"method": name}] for name in others], seeds)
+    yield from grouped(at, [*([{"method": name}] for name in others), [{"method": others[1], **STILL}]], seeds)
     alike: list[dict[str, Any]] = [{"method": "infobatch:ratio=0.63", **STILL}, {"method": "full", "steps": 1_670}]
-    best: list[dict[str, Any]] = [{"method": name} for name in ("full", UNWEIGHTED[0], others[5])]
+    best: list[dict[str, Any]] = [{"method": name} for name in ("full", UNWEIGHTED[0], others[5], others[0])]
     yield from grouped(at, [[*best, *alike]], range(seeds, seeds + 20))  # which had no part in what is best
 
 

@@ -124,6 +124,11 @@ def unweighted(seeds: int = 10) -> Iterator[Settings]:
     yield from grouped(MLP, [at_rates(SGD, [{"method": name}]) for name in names], seeds)
     best: list[dict[str, Any]] = [{"method": name} for name in ("full", *UNWEIGHTED)]
     against: list[dict[str, Any]] = [{"method": "full", "steps": 1_410}, *GROWN[1:2], *STANDING[:1]]
+    weights: list[dict[str, Any]] = [
+        STANDING[1],
+        {"method": "infobatch:rescale=False"},
+        {"method": "full", "steps": 1_590},
+    ]
     at = {**MLP, "lr": 0.2}
-    yield from grouped(at, [[*best, *against, {**GROWN[0], "lr": 0.1}]], range(seeds, seeds + 20))
+    yield from grouped(at, [[*best, *against, {**GROWN[0], "lr": 0.1}], weights], range(seeds, seeds + 20))
     yield from grouped({**MLP, **DECOUPLED}, [at_rates(ADAMW, best[1:])], seeds)
