@@ -16,7 +16,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 train_data = infobatch.InfoBatch(train_data, NUM_EPOCHS, ratio=0.5, delta=0.875)  # 1
 loader = torch.utils.data.DataLoader(train_data, batch_size=50, sampler=train_data.sampler)  # 2
 criterion = nn.MSELoss(reduction="none")  # one loss a sample
-infobatch.pace(optimizer, train_data)  # and the learning rate, not the loss, grows as steps get fewer
 
 for epoch in range(NUM_EPOCHS):
     for inputs, targets in loader:

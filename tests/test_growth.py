@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +69,7 @@ def test_a_whole_number_is_a_learning_rate() -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("compensate", ["lr", "none"])
+@pytest.mark.filterwarnings("ignore:nothing grows")
 def test_unless_the_loss_grows_weights_have_mean_one(method: infobatch.methods.Method, compensate: Any) -> None:
     """Seen from outside: with every loss 1, what update returns, averaged over the epoch, is 1."""
     x = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
@@ -127,6 +128,7 @@ def test_what_others_do_to_the_rate_is_left_alone_where_nothing_grows() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**EPOCHS
 
 
+@pytest.mark.filterwarnings("ignore:nothing grows")
 def test_what_another_training_left_grown_is_taken_back() -> None:
     first = Run(None, compensate="lr", lr=1.0).train(stop_after=20)
     assert first.lr > 1.2
@@ -146,42 +148,26 @@ def test_a_second_hand_on_a_growing_rate_is_refused() -> None:
 # ---- what grows unless it is said ----------------------------------------------------------------------------
 
 
-def test_by_default_the_rate_grows_where_it_is_paced() -> None:
-    by_default, asked = (Run(None, compensate=what).train() for what in ("auto", "lr"))
-    assert by_default.steps == asked.steps
-    assert max(by_default.rates) > 0.1
-
-
-def test_by_default_the_loss_grows_where_nothing_is_paced() -> None:
-    weights, x = [], torch.rand(64).pow(3)
-    for what in ("auto", "loss"):
-        data = infobatch.InfoBatch(TensorDataset(x), 8, compensate=cast(Any, what))
+@pytest.mark.parametrize("paced", [False, True])
+@pytest.mark.filterwarnings("ignore:nothing grows")
+def test_by_default_nothing_grows(paced: bool) -> None:
+    results, x = [], torch.rand(64).pow(3)
+    for how in ({}, {"compensate": "none"}, {"compensate": "loss"}):
+        data = infobatch.InfoBatch(TensorDataset(x), 8, **how)  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        if paced:
+            infobatch.pace(optimizer, data)
         passes = (infobatch.DataLoader(data, batch_size=8) for _ in range(8))
-        weights.append([float(data.update(losses)) for loader in passes for (losses,) in loader])
-        assert data.compensate == "loss"
-    assert len(weights[0]) < 64
-    assert weights[0] == weights[1]
-
-
-def test_by_default_nothing_grows_where_all_weights_are_one() -> None:
-    run = Run(None, compensate="auto", method=infobatch.methods.rs2(0.3)).train()
-    assert set(run.rates) == {0.1}
-    asked = Run(None, compensate="lr", method=infobatch.methods.rs2(0.3)).train()
-    assert max(asked.rates) > 0.1
-
-
-def test_too_late_to_pace() -> None:
-    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
-    for _ in range(2):
-        for (x,) in infobatch.DataLoader(data, batch_size=8):
-            data.update(x)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(infobatch.InputError, match="before the first pruned epoch"):
-        infobatch.pace(optimizer, data)
+        results.append([float(data.update(losses)) for loader in passes for (losses,) in loader])
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    by_default, none, loss = results
+    assert by_default == none
+    assert len(none) < 64
+    assert sum(loss) > 1.1 * sum(none)
 
 
 def test_an_optimizer_alone_needs_no_steps_of_the_wrapper() -> None:
-    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8)
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(64).pow(3)), 8, compensate="lr")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     infobatch.pace(optimizer, data)
     for _ in range(8):
@@ -229,6 +215,7 @@ def test_no_word_of_far_steps_where_none_goes_further() -> None:
 
 
 @pytest.mark.parametrize(("compensate", "rises"), [("lr", True), ("loss", True), ("none", False)])
+@pytest.mark.filterwarnings("ignore:nothing grows")
 def test_a_rate_without_room_is_told_of(compensate: str, rises: bool) -> None:
     """A line through points, at a rate that full data and fewer steps bear, and twice of it nobody."""
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
@@ -284,7 +271,14 @@ def test_optimizers_that_do_not_see_a_loss_grow(kind: type[Optimizer]) -> None:
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        infobatch.pace(optimizer, infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS))
+        infobatch.pace(optimizer, infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS, compensate="lr"))
+
+
+def test_an_optimizer_that_nothing_grows_for_is_told_of() -> None:
+    data = infobatch.InfoBatch(TensorDataset(torch.rand(SIZE)), EPOCHS)
+    with pytest.warns(infobatch.InfoBatchWarning, match='nothing to do here: compensate="lr"') as caught:
+        infobatch.pace(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), data)
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_sgd_sees_it() -> None:

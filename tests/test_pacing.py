@@ -123,7 +123,7 @@ def test_indices_given_by_the_caller() -> None:
 def test_the_rate_grows_in_a_loop_over_the_plan_alone() -> None:
     """No pass over the sampler says that an epoch begins, and nobody calls a step."""
     losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
-    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS, compensate="lr")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     infobatch.pace(optimizer, data)
     for _ in range(EPOCHS):
@@ -151,8 +151,8 @@ def said_in_a_graph(data: infobatch.Pruned, losses: torch.Tensor, *, eager: int 
 def test_a_graph_tells_nobody_that_an_epoch_begins_and_that_is_told() -> None:
     losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
 
-    def fresh(**how: Any) -> tuple[infobatch.Pruned, Any]:
-        data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS, **how)
+    def fresh() -> tuple[infobatch.Pruned, Any]:
+        data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS, compensate="lr")
         return data, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
     data, optimizer = fresh()
@@ -165,13 +165,13 @@ def test_a_graph_tells_nobody_that_an_epoch_begins_and_that_is_told() -> None:
     assert said.startswith("epoch 7 was not trained at its learning rate")
     data, optimizer = fresh()
     assert said_in_a_graph(data, losses, paced=infobatch.pace(optimizer, data)) == []
-    (said,) = said_in_a_graph(fresh(compensate="lr")[0], losses)
+    (said,) = said_in_a_graph(fresh()[0], losses)
     assert "nothing makes it grow" in said
 
 
 def test_a_first_batch_that_was_refused_tells_of_its_epoch_again() -> None:
     losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)).pow(3)
-    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(losses), EPOCHS, compensate="lr")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     infobatch.pace(optimizer, data)
     data.update(losses, data.plan().indices)
@@ -190,7 +190,7 @@ def test_a_first_batch_that_was_refused_tells_of_its_epoch_again() -> None:
     [(0, {}), (-3, {}), (2.5, {}), (True, {}), (None, {}), (8, {"accumulate": 0}), (1000, {"drop_last": True})],
 )
 def test_full_steps_of_what_is_none(batch_size: Any, options: dict[str, Any]) -> None:
-    data = infobatch.InfoBatch(range(100), EPOCHS)
+    data = infobatch.InfoBatch(range(100), EPOCHS, compensate="lr")
     with pytest.raises(infobatch.errors.InputError, match="expected"):
         infobatch.full_steps(data, batch_size, **options)
     with pytest.raises(infobatch.errors.InputError, match="the training data"):
@@ -274,7 +274,7 @@ def test_a_wrong_state_is_refused_whole(spoil: str) -> None:
 @pytest.mark.parametrize("loads_first", [True, False])
 def test_a_resumed_run_goes_on_as_it_began(loads_first: bool) -> None:
     def fresh() -> tuple[infobatch.InfoBatch, torch.optim.Optimizer]:
-        data = infobatch.InfoBatch(TensorDataset(torch.arange(64.0)), 8)
+        data = infobatch.InfoBatch(TensorDataset(torch.arange(64.0)), 8, compensate="lr")
         return data, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
     def train(data: infobatch.InfoBatch, paced: Any, epochs: int) -> None:

@@ -146,26 +146,10 @@ def test_a_scheduler_that_others_move_is_refused(how: str, compensate: Any) -> N
 
 
 def test_an_optimizer_alone_has_no_steps() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     with pytest.raises(infobatch.InputError, match="no steps_per_epoch for an optimizer"):
         infobatch.pace(optimizer, data, 4)
-
-
-@pytest.mark.parametrize("epochs", [0, 1, 2])
-def test_what_grows_is_not_decided_by_a_checkpoint_of_unpruned_epochs(epochs: int) -> None:
-    """Once an epoch was pruned it is."""
-
-    def some() -> infobatch.Pruned:
-        return infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
-
-    before, after = some(), some()
-    for _ in range(epochs):
-        before.update(LOSSES[before.plan().indices], before.plan().indices)
-    after.load_state_dict(before.state_dict())
-    assert after.state_dict()["compensate"] == ("loss" if epochs == 2 else "auto")
-    infobatch.pace(SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), after)
-    assert after.compensate == ("loss" if epochs == 2 else "lr")
 
 
 def an_epoch(data: infobatch.Pruned, stop: int | None = None) -> None:
@@ -183,15 +167,13 @@ def paced(data: infobatch.Pruned) -> SGD:
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize("look", ["progress", "length", "plan"])
 def test_a_plan_that_was_looked_at_before_is_paced_all_the_same(look: str, resumed: bool) -> None:
-    """Not both the loss and the rate grow in it, and what was saved there is not settled."""
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     an_epoch(data)
     if resumed:
-        other = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+        other = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
         other.load_state_dict(data.state_dict())
         data = other
     _ = {"progress": lambda: data.progress, "length": lambda: len(data.sampler), "plan": data.plan}[look]()
-    assert data.state_dict()["compensate"] == "auto"
     optimizer, growth = paced(data), data.plan().growth
     assert growth > 1.2
     (x,) = next(iter(infobatch.DataLoader(data, batch_size=data.plan().kept)))
@@ -200,7 +182,7 @@ def test_a_plan_that_was_looked_at_before_is_paced_all_the_same(look: str, resum
 
 
 def test_pace_in_the_first_epoch_forgets_no_loss() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     an_epoch(data, stop=10)
     paced(data)
     assert data.progress[1] == 10
@@ -208,33 +190,8 @@ def test_pace_in_the_first_epoch_forgets_no_loss() -> None:
     assert torch.equal(data.scores, LOSSES)
 
 
-def test_what_grows_is_settled_by_the_first_losses_of_a_pruned_epoch() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
-    an_epoch(data)
-    an_epoch(data, stop=10)
-    with pytest.raises(infobatch.InputError, match="the loss has grown so far"):
-        paced(data)
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
-    paced(data)
-    before = data.state_dict()
-    an_epoch(data)
-    an_epoch(data, stop=10)
-    state = data.state_dict()
-    assert (before["compensate"], state["compensate"]) == ("auto", "lr")
-    again = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
-    for one, settled in ((state, "lr"), (before, "auto"), (state, "lr")):
-        again.load_state_dict(one)
-        assert again.state_dict()["compensate"] == settled
-    paced(again)
-    given = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="loss")
-    given.load_state_dict(before)
-    assert given.compensate == "loss"
-    with pytest.raises(infobatch.StateError, match="expected compensate loss; got compensate lr"):
-        given.load_state_dict(state)
-
-
 def test_of_two_paces_of_one_optimizer_the_older_one_does_not_step() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     older, latest = (infobatch.pace(lrs.StepLR(optimizer, 4), data, 8) for _ in range(2))
     latest.step()
@@ -244,7 +201,7 @@ def test_of_two_paces_of_one_optimizer_the_older_one_does_not_step() -> None:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_every_optimizer_of_a_training_grows(swapped: bool) -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     body, head = (SGD([torch.nn.Parameter(torch.ones(1))], lr=lr) for lr in (1.0, 2.0))
     for optimizer in (head, body) if swapped else (body, head):
         infobatch.pace(optimizer, data)
@@ -257,7 +214,7 @@ def test_every_optimizer_of_a_training_grows(swapped: bool) -> None:
 
 
 def test_an_optimizer_paced_anew_has_one_pace() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     infobatch.pace(optimizer, data)
     infobatch.pace(optimizer, data)
@@ -265,7 +222,7 @@ def test_an_optimizer_paced_anew_has_one_pace() -> None:
 
 
 def test_another_scheduler_beside_a_tensor_lr_is_noticed() -> None:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), EPOCHS, compensate="lr")
     optimizer = Adam([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(1.0))
     infobatch.pace(optimizer, data)
     other = lrs.StepLR(optimizer, 1, gamma=0.1)
@@ -282,7 +239,7 @@ def test_another_scheduler_beside_a_tensor_lr_is_noticed() -> None:
 
 
 def pruned_to_the_end() -> tuple[infobatch.InfoBatch, SGD]:
-    data = infobatch.InfoBatch(TensorDataset(LOSSES), 3, delta=1.0)
+    data = infobatch.InfoBatch(TensorDataset(LOSSES), 3, delta=1.0, compensate="lr")
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     infobatch.pace(optimizer, data)
     for _ in range(3):

@@ -169,7 +169,7 @@ def loader_of(train: infobatch.Pruned, how: str, batch_size: int = 16) -> Any:
 
 @pytest.mark.parametrize("how", ["own", "stock", "workers", "named"])
 def test_every_loss_reaches_its_sample(how: str) -> None:
-    train = infobatch.InfoBatch(data_of(333), 4, seed=5, shard_scores=True)
+    train = infobatch.InfoBatch(data_of(333), 4, seed=5, compensate="loss", shard_scores=True)
     loader = loader_of(train, how)
     for epoch in range(4):
         assert len(train.sampler) == train.plan().kept

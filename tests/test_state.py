@@ -49,7 +49,9 @@ class Training:
         draw = torch.Generator().manual_seed(11)
         x = torch.randn(size, 3, generator=draw)
         y = x.sum(1) + torch.randn(size, generator=draw)
-        self.data = infobatch.InfoBatch(TensorDataset(x, y, torch.arange(size)), self.num_epochs, **settings)
+        self.data = infobatch.InfoBatch(
+            TensorDataset(x, y, torch.arange(size)), self.num_epochs, **{"compensate": "lr", **settings}
+        )
         self.model = torch.nn.Linear(3, 1)
         torch.nn.init.constant_(self.model.weight, 0.1)
         torch.nn.init.zeros_(self.model.bias)
@@ -351,7 +353,7 @@ def test_the_promise_of_epochs_is_the_new_runs() -> None:
     """A run may be prolonged; the seed comes with the state."""
     state = in_an_epoch().data.state_dict()
     data = TensorDataset(torch.zeros(22))
-    longer = infobatch.InfoBatch(data, 50, seed=9)
+    longer = infobatch.InfoBatch(data, 50, seed=9, compensate="lr")
     longer.load_state_dict(state)
     assert (longer.num_epochs, longer.seed) == (50, 0)
 

@@ -103,7 +103,7 @@ def test_unbiased_weights_stay_small_also_where_nothing_is_known(name: str, know
 @pytest.mark.filterwarnings("ignore:.*a step stands for:infobatch.InfoBatchWarning")
 def test_unbiased_weights_stay_small_in_every_epoch() -> None:
     """RS2 goes through the data in turns: at times nearly all of a plan have no score, and nobody else."""
-    train = infobatch.Pruned(range(2000), variations.unbiased(methods.rs2(0.7)), 12)
+    train = infobatch.Pruned(range(2000), variations.unbiased(methods.rs2(0.7)), 12, compensate="loss")
     for _ in range(12):
         plan = train.plan()
         assert float(plan.table.sum()) == pytest.approx(2000, rel=1e-5)

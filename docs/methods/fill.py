@@ -23,7 +23,7 @@ from infobatch.lab.comparison import COST, OWN
 from infobatch.lab.proxies import PROXY
 from infobatch.lab.readings import metric_of
 from infobatch.lab.records import Run
-from infobatch.lab.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static, usual_growth
+from infobatch.lab.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static
 from infobatch.lab.verdicts import Difference
 from infobatch.methods import METHODS
 from infobatch.selection import SELECTORS
@@ -101,7 +101,7 @@ def shown(settings: Settings, more: str) -> str:
     if asked_of(settings.method) is None:
         budget = ""
     parts = [part for part in rest.split(",") if part and part.partition("=")[0].strip() != budget]
-    if settings.grows != usual_growth(settings.method):
+    if settings.grows != "none":
         parts.append(f"{settings.grows} grows")
     parts += [part for part in (settings.ideas, more) if part]
     return ", ".join(parts)
@@ -281,8 +281,8 @@ def table1(runs: Sequence[Run], found: Sequence[Line]) -> str:
         "method that begins or ends on full data leaves out less of the run, and its card says how much. ▼: the",
         "whole interval at 95 % of the difference to full data, paired by seed, is below 0; ▲: above. With so many",
         "rows some are so by luck. Full data with as few steps: its schedule is pressed into the steps of a run that",
-        "leaves out that much. Where it says so the loss grows, as in the paper; else what grows by",
-        "default: the learning rate where weights are unbiased. In kakurenbo it is the rate, as in its source.",
+        "leaves out that much. Where it says so the loss grows, as in the paper, or the learning rate; else nothing.",
+        "In kakurenbo it is the rate, as in its source.",
         "",
         *(f"- {_setup(task, runs)}" for task in tasks),
         f"- Static methods: a proxy ({PROXY['model']}, {PROXY['epochs']} epochs, {PROXY['runs']} runs, each looked "

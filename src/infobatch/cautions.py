@@ -59,12 +59,12 @@ class Cautions:
     def of_bounds(self, plan: Plan | ShardPlan, book: ScoreBook | ShardBook, growing: Growing) -> None:
         """A plan that is trained may leave the region that the paper's appendix B vouches for."""
         told = self._bounds or plan.epoch == self._judged
-        if told or not (growing.unbiased or growing.now == "lr"):  # then no step goes further
+        if told or not (growing.unbiased or growing.what == "lr"):  # then no step goes further
             return
         self._judged = plan.epoch
         now = report(plan, book.scores, book.planned)
         self._noisy = self._noisy + 1 if now.noisy else 0
-        text = near_bounds(now, grows=growing.now != "none")
+        text = near_bounds(now, grows=growing.what != "none")
         if text and self._noisy != 1:  # one noisy epoch is no news: the first losses are
             self._bounds = True
             warn(text)
@@ -76,7 +76,7 @@ class Cautions:
         now = mean(book.scores)
         if done.growth > 1 and now > max(self._first, RISE * self._lowest):
             self._risen = True
-            what = "learning rate" if growing.now == "lr" else "loss"
+            what = "learning rate" if growing.what == "lr" else "loss"
             warn(
                 f"epoch {done.epoch}: the mean loss is {now:.3g}, and was {self._first:.3g} after the first epoch, "
                 f"{self._lowest:.3g} since. The {what} grows by {done.growth:.2f}, and there may be no room for it: "

@@ -16,7 +16,7 @@ from .cautions import Cautions, warn_of_odd
 from .course import BOTH, Course, in_graph
 from .distributed import Ranks, find
 from .errors import EpochError, InputError, MisalignedError, RankError, message
-from .growing import Compensate, Growing, Pace
+from .growing import Growing, Pace
 from .ledger import Pass
 from .looking import Look
 from .method import Method, method_of
@@ -53,7 +53,7 @@ class Pruned(View):
         num_epochs: int,
         *,
         seed: int = 0,
-        compensate: Compensate = "auto",
+        compensate: Growth = "none",
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
@@ -99,21 +99,8 @@ class Pruned(View):
 
     @property
     def compensate(self) -> Growth:
-        """What grows when steps get fewer; by default "loss" where weights are all 1 and stay so: nothing, then."""
-        return self._growing.now
-
-    @property
-    def loss_has_grown(self) -> bool:
-        """Whether it is too late for "auto" to let the learning rate grow."""
-        return self._growing.open and self._has_grown
-
-    @property
-    def _has_grown(self) -> bool:
-        """Whether a pruned epoch was begun: then what grows is settled."""
-        course = self._course
-        pruned = course.plan is not None and course.plan.growth > 1
-        running = pruned and bool(course.running is not None or course.before or course.done())
-        return running or any(report.growth > 1 for report in self._reports)
+        """What grows when steps get fewer: "none", the learning rate ("lr") or the "loss"."""
+        return self._growing.what
 
     @property
     def paced(self) -> bool:
@@ -122,10 +109,7 @@ class Pruned(View):
 
     @paced.setter
     def paced(self, paced: bool) -> None:
-        plan, settled = self._course.plan, self._has_grown
         self._growing.paced = paced
-        if plan is not None and plan.growth > 1 and not settled:
-            self._open(plan)  # somebody asked for it before, and it had the other scale
 
     @property
     def paces(self) -> dict[Any, Pace]:
@@ -277,12 +261,8 @@ class Pruned(View):
                 course.plan = draw(book, self.method, moment, self.seed)
             else:
                 course.plan = self.method.draw(book, moment, self.seed)
-            self._open(course.plan)
+            book.begin(course.plan, self._growing.scale(course.plan))  # type: ignore[arg-type]  # each kind has its own
         return course.plan
-
-    def _open(self, plan: Plan | ShardPlan) -> None:
-        """Its weights in, with nothing seen yet."""
-        self._book.begin(plan, self._growing.scale(plan))  # type: ignore[arg-type]  # each kind of book has its own plans
 
     def to(self, device: torch.device | str) -> Pruned:
         """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
@@ -344,7 +324,7 @@ class Pruned(View):
         return state_of(
             self._course,
             method=self.method.terms,
-            compensate=self._growing.now if self._has_grown else self._growing.settled,
+            compensate=self.compensate,
             num_epochs=self.num_epochs,
             seed=self.seed,
             reports=self._reports,
@@ -358,11 +338,10 @@ class Pruned(View):
         """
         if get_worker_info() is not None:
             return
-        parts = checked(self._course, state, self.method.terms, self._growing.asked)
+        parts = checked(self._course, state, self.method.terms, self.compensate)
         first = parts[0]
         self._course.restart(first["epoch"])
         self.seed, self._latest = first["seed"], None
-        self._growing.load(first["compensate"])
         self._reports = [EpochReport(**report) for report in first["reports"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
             self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it

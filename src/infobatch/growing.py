@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from .errors import InputError, message
 from .plan import GROWTHS, Growth, Plan, ShardPlan
-
-Compensate = Literal["auto", Growth]
-"""What grows in the place of steps. "auto": the learning rate where ``infobatch.pace`` can grow it, else the loss."""
 
 
 class Pace(Protocol):
@@ -22,46 +19,28 @@ class Pace(Protocol):
 
 
 class Growing:
-    """What was asked for, and what it comes to.
+    """What was asked for, and who looks after it."""
 
-    A method with weights 1 (``unbiased`` is False) asks for no growth, so by default it gets none.
-    """
-
-    def __init__(self, asked: Compensate, *, unbiased: bool) -> None:
-        if asked not in ("auto", *GROWTHS):
+    def __init__(self, what: Growth, *, unbiased: bool) -> None:
+        if what not in GROWTHS:
             remedy = "See infobatch.pace for what grows."
-            raise InputError(message('compensate "auto", "loss", "lr" or "none"', repr(asked), remedy))
-        self.asked = asked
-        self.settled = asked
-        """What was asked for, or what a state that was loaded has settled."""
+            raise InputError(message('compensate "none", "lr" or "loss"', repr(what), remedy))
+        self.what = what
         self.unbiased = unbiased
+        """Whether the method's weights make up for those left out; else they are 1, and no loss grows."""
         self.paced = False
         """Whether somebody looks after the learning rate."""
         self.paces: dict[Any, Pace] = {}
         """By optimizer: who makes its learning rate grow."""
 
     @property
-    def now(self) -> Growth:
-        if self.settled == "auto":
-            return "lr" if self.paced and self.unbiased else "loss"
-        return self.settled
-
-    @property
     def steps_grow(self) -> bool:
         """Whether a step of a pruned epoch goes further than one of full data."""
-        return self.now == "lr" or (self.now == "loss" and self.unbiased)
-
-    @property
-    def open(self) -> bool:
-        """Whether a pace would still change what grows."""
-        return self.settled == "auto" and self.unbiased and not self.paced
-
-    def load(self, settled: Compensate) -> None:
-        self.settled = self.asked if settled == "auto" else settled
+        return self.what == "lr" or (self.what == "loss" and self.unbiased)
 
     def scale(self, plan: Plan | ShardPlan) -> float:
         """Unless the loss grows the weights have mean 1 over the plan, whatever they sum to before."""
-        return 1.0 if self.now == "loss" else plan.kept / plan.weight_sum
+        return 1.0 if self.what == "loss" else plan.kept / plan.weight_sum
 
     def begin(self) -> None:
         for each in self.paces.values():
@@ -69,8 +48,8 @@ class Growing:
 
     def unattended(self, plan: Plan | ShardPlan) -> bool:
         """Whether the learning rate is to grow in this epoch, and nobody makes it."""
-        return plan.growth > 1 and self.now == "lr" and not (self.paces or self.paced)
+        return plan.growth > 1 and self.what == "lr" and not (self.paces or self.paced)
 
     def asleep(self, plan: Plan | ShardPlan) -> bool:
         """Whether who looks after the learning rate has another epoch's."""
-        return self.now == "lr" and any(each.growth != plan.growth for each in self.paces.values())
+        return self.what == "lr" and any(each.growth != plan.growth for each in self.paces.values())

@@ -1,10 +1,9 @@
 """Fewer steps, the same training: schedulers that follow the data, and what grows in the place of steps.
 
 A pruned epoch has |S|/|D| of the steps, so a scheduler that counts steps would end early. ``pace`` makes it count
-data. And each step must go |D|/|S| further: either the loss grows (the paper: weights sum to |D|), or the weights
-have mean 1 and the learning rate grows, which is what happens here unless ``compensate="loss"`` was asked for. Plain
-SGD cannot tell the two apart but for weight decay, which only keeps pace with the learning rate; optimizers that
-normalise the gradient do not see a loss grow at all.
+data. Each step may also go |D|/|S| further, if that is asked for: either the loss grows (the paper: weights sum to
+|D|), or the weights have mean 1 and the learning rate grows. Plain SGD cannot tell the two apart but for weight
+decay, which only keeps pace with the learning rate; optimizers that normalise the gradient do not see a loss grow.
 """
 
 from __future__ import annotations
@@ -52,14 +51,13 @@ def pace(scheduled: LRScheduler | Optimizer, train_data: Pruned, steps_per_epoch
     """Wrap a scheduler so that it ends where it would on full data; call the wrapper's ``step`` in its place.
 
     ``steps_per_epoch`` is how often a full epoch would call ``scheduler.step()``; build the scheduler for that,
-    as if nothing were pruned. With an optimizer in place of a scheduler only the growth of the learning rate is
-    looked after, and ``step`` need not be called. Each optimizer of a training wants a ``pace`` of its own.
+    as if nothing were pruned. Each optimizer of a training wants a ``pace`` of its own.
 
     A new scheduler that is paced in mid-training, for a phase of its own, begins there: build it for the epochs left.
 
-    From here on the learning rate grows in pruned epochs and not the loss, and nothing else may set it. That needs a
-    rate with room above it: where it has none, ``compensate="none"`` lets nothing grow, and with
-    ``compensate="loss"`` the loss grows as in the paper; the scheduler alone is looked after then.
+    With ``compensate="lr"`` the learning rate grows in pruned epochs, as much as they are shorter, and nothing else
+    may set it. That needs a rate with room above it. An optimizer in the place of a scheduler has that growth looked
+    after alone, and ``step`` need not be called.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -128,6 +126,8 @@ class Paced:
         self._claim()
         self._grow()
         self._warn_if_blind()
+        if self.scheduler is None and self.train_data.compensate == "none":
+            warn('nothing grows, so pace has nothing to do here: compensate="lr" lets the learning rate grow')
 
     def _take_up(self) -> None:
         """The scheduler has begun before: it goes on from where it is."""
@@ -162,7 +162,7 @@ class Paced:
         """The optimizer is looked after from here, for these data."""
         optimizer, data = inner(self.optimizer), self.train_data
         other = _waiting(optimizer, data)
-        if other is not None and (data.compensate == "lr" or data._growing.open):
+        if other is not None and self._growing:
             raise InputError(
                 message("one data set that makes an optimizer's learning rate grow", "a second", ONE_SET)
             )
@@ -170,7 +170,7 @@ class Paced:
             for each in data.paces.values():
                 if isinstance(each, Paced):
                     each._warned = True  # this may be a new phase, in which nobody steps those before
-        data.paced = True  # by default the learning rate grows from now on
+        data.paced = True
         data.paces[optimizer] = self
         if self._growing:
             _LATEST[optimizer] = ref(self)
@@ -410,14 +410,6 @@ def _check(scheduled: Any, train_data: Any) -> None:
             )
         )
     _check_data(train_data)
-    if train_data.loss_has_grown:
-        raise InputError(
-            message(
-                "to be paced before the first pruned epoch",
-                f"epoch {train_data.epoch}, and the loss has grown so far",
-                'Call infobatch.pace before training, or pass compensate="loss", "lr" or "none".',
-            )
-        )
 
 
 def _check_data(train_data: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from . import checks, methods
 from .dataset import ORDER, Pruned
 from .errors import InputError, message
-from .growing import Compensate
+from .plan import Growth
 from .policies import Rounding
 
 
@@ -25,10 +25,9 @@ class InfoBatch(Pruned):
 
     ``saving=0.4`` asks for 40 % of the whole run in place of a fixed threshold. ``rescale``, ``warmup`` and
     ``rounding`` are those of ``infobatch.methods.infobatch``. ``compensate`` says what grows when steps get fewer:
-    ``"loss"``, as in the paper; ``"lr"``, the learning rate; ``"none"``, nothing; by default the learning rate where
-    ``infobatch.pace`` can grow it, else the loss. ``shard_scores=True`` leaves each rank of the group its part of the
-    scores and of the plan, for data sets that are too large for every rank to hold them; the process group must be
-    initialised by then.
+    ``"none"``, nothing; ``"lr"``, the learning rate, by ``infobatch.pace``; ``"loss"``, as in the paper.
+    ``shard_scores=True`` leaves each rank of the group its part of the scores and of the plan, for data sets that are
+    too large for every rank to hold them; the process group must be initialised by then.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class InfoBatch(Pruned):
         warmup: int = 0,
         rescale: bool = True,
         rounding: Rounding = "exact",
-        compensate: Compensate = "auto",
+        compensate: Growth = "none",
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:

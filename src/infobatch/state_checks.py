@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .checks import is_count, is_number, kind
 from .errors import StateError, counted, message
-from .plan import GROWTHS, ShardPlan
+from .plan import ShardPlan
 from .telemetry import EpochReport
 
 FORMAT = 1
@@ -110,8 +110,7 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
             "Scores belong to positions: load the data set they were made on.",
         )
     for name, here in (("method", method), ("compensate", compensate)):
-        unsettled = name == "compensate" and (state[name] == "auto" or (here == "auto" and state[name] in GROWTHS))
-        if state[name] != here and not unsettled:
+        if state[name] != here:
             got = f"{name} {state[name]}"
             raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
     for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("batch", 0), ("planned", 0), ("done", 0)):

@@ -144,7 +144,7 @@ class Loop:
 
     def __init__(self, feeder: str, options: dict[str, Any], data: Any = None) -> None:
         self.feeder = feeder
-        self.train = infobatch.InfoBatch(Numbers() if data is None else data, EPOCHS, 0.5, 0.875)
+        self.train = infobatch.InfoBatch(Numbers() if data is None else data, EPOCHS, 0.5, 0.875, compensate="loss")
         self.loader = load(self.train, feeder, options)
         self.options = options
         self.updated: set[int] = set()

@@ -91,7 +91,9 @@ def test_weights_applied_in_a_real_training_are_the_literal_ones() -> None:
     draw = torch.Generator().manual_seed(7)
     x = torch.randn(size, 3, generator=draw)
     y = x @ torch.tensor([1.0, -2.0, 0.5]) + 0.3 * torch.randn(size, generator=draw)
-    train_data = infobatch.InfoBatch(TensorDataset(x, y, torch.arange(size)), C, r, delta, rounding="paper")
+    train_data = infobatch.InfoBatch(
+        TensorDataset(x, y, torch.arange(size)), C, r, delta, rounding="paper", compensate="loss"
+    )
     loader = torch.utils.data.DataLoader(train_data, batch_size=16, sampler=train_data.sampler)
     model = torch.nn.Linear(3, 1, bias=False)
     torch.nn.init.zeros_(model.weight)

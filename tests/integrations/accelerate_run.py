@@ -73,7 +73,8 @@ class Parts:
         x = torch.randn(SIZE, 4, generator=noise)
         y = (x.sum(1, keepdim=True) + 0.3 * torch.randn(SIZE, 1, generator=noise)).sin()
         data: Dataset[Any] = TensorDataset(x, y)
-        self.train = infobatch.InfoBatch(data, EPOCHS, delta=0.75, seed=3)
+        grows: Any = "lr" if run.paced else "loss"
+        self.train = infobatch.InfoBatch(data, EPOCHS, delta=0.75, seed=3, compensate=grows)
         torch.manual_seed(0)
         self.model: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=0.02)

@@ -32,8 +32,8 @@ def samples() -> TensorDataset:
     return TensorDataset(x, (x.sum(1, keepdim=True) + 0.3 * torch.randn(SIZE, 1, generator=noise)).sin())
 
 
-def wrap(num_epochs: int = EPOCHS) -> infobatch.InfoBatch:
-    return infobatch.InfoBatch(samples(), num_epochs, 0.5, 0.8, seed=3)
+def wrap(num_epochs: int = EPOCHS, **how: Any) -> infobatch.InfoBatch:
+    return infobatch.InfoBatch(samples(), num_epochs, 0.5, 0.8, seed=3, **how)
 
 
 def make_net() -> nn.Module:

@@ -354,7 +354,7 @@ def test_the_averaging_that_is_named_in_its_place() -> None:
 
 @pytest.mark.parametrize("tuner", [True, False])
 def test_a_search_for_a_rate_beside_pace_is_refused(tuner: bool) -> None:
-    module = PacedModule(wrap())
+    module = PacedModule(wrap(compensate="lr"))
     module.lr = LR
     search = LearningRateFinder(num_training_steps=10)
     trainer = trainer_with(Pruning(module.train_data), *(() if tuner else (search,)))
@@ -397,12 +397,12 @@ def test_pace_of_an_optimizer_alone(tmp_path: Path) -> None:
         def on_train_batch_end(self, *args: Any) -> None:
             self.rates += [self.trainer.optimizers[0].param_groups[0]["lr"]]
 
-    whole = Alone(wrap())
+    whole = Alone(wrap(compensate="lr"))
     fit(whole, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1))
     growths = [report.growth for report in whole.train_data.history]
     assert whole.rates[FULL] == pytest.approx(LR * growths[1])
     for step in (ends(whole.steps)[0], ends(whole.steps)[2] + 2, ends(whole.steps)[4]):
-        module = Alone(wrap())
+        module = Alone(wrap(compensate="lr"))
         fit(module, ckpt_path=tmp_path / f"step={step}.ckpt")
         assert_same(module.net, module.train_data, whole.net, whole.train_data)
 

@@ -74,7 +74,7 @@ def t5() -> nn.Module:
 
 
 def pruned(data: list[dict[str, Any]], **settings: Any) -> infobatch.Pruned:
-    return infobatch.InfoBatch(data, EPOCHS, 0.5, 0.7, seed=3, **settings)
+    return infobatch.InfoBatch(data, EPOCHS, 0.5, 0.7, seed=3, **{"compensate": "lr", **settings})
 
 
 def settings(**given: Any) -> dict[str, Any]:

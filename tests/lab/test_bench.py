@@ -301,14 +301,14 @@ def test_a_comparison_goes_seed_by_seed_with_full_data_first() -> None:
 
 def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
     full, usual, paper, ucb, grown = plan_comparison(QUICK, ["infobatch", "infobatch+loss", "ucb", "ucb+lr"], [0])
-    assert [one.grows for one in (full, usual, paper, ucb, grown)] == ["loss", "lr", "loss", "loss", "lr"]
+    assert [one.grows for one in (full, usual, paper, ucb, grown)] == ["none", "none", "loss", "none", "lr"]
     assert (paper.method, grown.method) == ("infobatch", "ucb")
-    assert plan_comparison(QUICK, ["full+none", "infobatch+lr", "infobatch", "ucb+loss", "ucb"], [0]) == [
+    assert plan_comparison(QUICK, ["full+none", "infobatch+none", "infobatch", "ucb+loss", "ucb"], [0]) == [
         full,
         usual,
         ucb,
     ]
-    assert plan_comparison(QUICK, ["infobatch+none"], [0])[1].grows == "none"
+    assert plan_comparison(QUICK, ["infobatch+lr"], [0])[1].grows == "lr"
     for what in ("lr", "loss"):
         other, pruned = plan_comparison(QUICK.but(compensate=what), ["infobatch"], [0])
         assert other == full  # one baseline, whatever grows elsewhere
@@ -316,7 +316,7 @@ def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
 
 
 def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK, ("infobatch", "random"), (0, 1))
+    series = Series(QUICK, ("infobatch+lr", "random+lr"), (0, 1))
     begun: list[tuple[str, int, int]] = []
 
     def watch(settings: Settings, epochs: int) -> Callable[[float], None]:
@@ -342,7 +342,7 @@ def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Pa
 
 
 def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK.but(model="task"), ("random",), (0,))
+    series = Series(QUICK.but(model="task", compensate="lr"), ("random",), (0,))
     list(compare_into(tmp_path, series, task=own(task, 8)))
     before = sorted(tmp_path.rglob("*"))
     more = replace(series, seeds=(0, 1))
@@ -358,7 +358,7 @@ def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_pat
 
 
 def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
+    series = Series(QUICK.but(compensate="lr"), ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
     runs = list(compare_into(tmp_path, series, task=task))
     assert [run.settings.method for run in runs] == [
         "full", "random:ratio=0.5", "full", "full", "random:ratio=0.5,delta=0.87",
@@ -381,11 +381,11 @@ def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) 
 
 
 def test_where_the_rate_grows_a_control_grows_as_well(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5+none", "ucb"), (0,))
+    series = Series(QUICK, ("random:ratio=0.5+lr", "random:ratio=0.5", "ucb"), (0,))
     runs = list(compare_into(tmp_path, series, task=task))
     full, ours, plain, grown = runs[:4]
     assert [run.label for run in runs if run.settings.method != "full"] == [
-        "random:ratio=0.5", "random:ratio=0.5+none", "ucb",
+        "random:ratio=0.5+lr", "random:ratio=0.5", "ucb",
     ]  # fmt: skip
     assert plain.settings.steps == grown.settings.steps == ours.end["steps"]
     assert (plain.label, grown.label) == (

@@ -256,7 +256,15 @@ def test_labels_tell_apart_what_differs() -> None:
         )
     }
     ucb = {"ucb", "ucb+lr"}  # its weights are 1, so nothing grows unless it is said
-    assert labels == {"infobatch", "infobatch+loss", *ucb, "full", "full, 9 steps", "infobatch average"}
+    assert labels == {
+        "infobatch",
+        "infobatch+lr",
+        "infobatch+loss",
+        *ucb,
+        "full",
+        "full, 9 steps",
+        "infobatch average",
+    }
 
 
 def test_what_is_no_record_below_a_folder_is_told_or_passed_over(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def test_saved_on_two_resumed_on_three_and_one(launch_sharded: Any, two: Any, th
     assert sum(real(resumed[1]).values()) == pytest.approx(203, rel=1e-6)
 
     parts = [infobatch.load(launch_sharded.folder / f"state.{rank}") for rank in range(2)]
-    train = infobatch.Pruned(TensorDataset(torch.arange(203)), infobatch.methods.infobatch(), 5, shard_scores=True)
+    data, method = TensorDataset(torch.arange(203)), infobatch.methods.infobatch()
+    train = infobatch.Pruned(data, method, 5, compensate="loss", shard_scores=True)
     train.load_state_dict(parts)
     came = {}
     for (ids,) in infobatch.DataLoader(train, 16):

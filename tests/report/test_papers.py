@@ -204,7 +204,7 @@ def test_beyond_the_papers_is_a_comparison(known: Evidence, page: str) -> None:
     own = [run for run in known.runs if run.settings.task == "cifar100" and run.settings.lr == 0.05]
     runs = [run for run in own if run.settings.model == "resnet18"]
     full, rule = compare(runs), {row.label: row.difference for row in compare(runs, against=RULE).rows}
-    assert set(shown) == {"full", "infobatch whole_last", RULE}
+    assert set(shown) == {"full", "infobatch+lr whole_last", RULE}
     for row in full.rows:
         words = shown[row.label]
         assert words["says"] == row.verdict.text

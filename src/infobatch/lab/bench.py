@@ -316,12 +316,13 @@ def plan_comparison(
 
 def _with(base: Settings, method: str) -> Settings:
     if method == "full":
-        return base.but(method=method, compensate="auto")  # nothing grows, and so there is one baseline for all
+        return base.but(method=method, compensate="none")  # nothing grows, and so there is one baseline for all
     name, plus, grows = method.rpartition("+")
     if not plus or grows not in GROWTHS:
         return base.but(method=method)
     plain = _with(base, name)
-    return plain if name == "full" or plain.grows == grows else plain.but(compensate=grows)
+    asked = plain.but(compensate=grows)
+    return plain if name == "full" or asked.grows == plain.grows else asked
 
 
 def equal_steps(settings: Settings, done: Run, larger: bool = True) -> list[Settings]:
@@ -331,7 +332,7 @@ def equal_steps(settings: Settings, done: Run, larger: bool = True) -> list[Sett
     """
     if done.end is None or settings.method == "full" or not done.end["saved"]:
         return []
-    plain = settings.but(method="full", compensate="auto", steps=done.end["steps"])
+    plain = settings.but(method="full", compensate="none", steps=done.end["steps"])
     return [plain, plain.but(compensate="lr")] if larger and _rate_grows(settings) else [plain]
 
 

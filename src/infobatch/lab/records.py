@@ -24,7 +24,7 @@ from weakref import WeakSet
 from ..checkpoint import naming
 from ..checks import is_count
 from ..errors import InputError, StateError, message, warn
-from .settings import Settings, as_before, usual_growth
+from .settings import Settings, as_before, makes_up
 
 try:
     import fcntl
@@ -65,6 +65,8 @@ class Run:
         plain = self.start["settings"]
         if self.start.get("format") == 1:
             plain = {**plain, "ideas": as_before(plain.get("method", ""), plain.get("ideas", ""))}
+        if plain.get("compensate") == "auto":  # as it was once: the rate grew where a loss would
+            plain = {**plain, "compensate": "lr" if makes_up(plain.get("method", "")) else "none"}
         return Settings.of(plain)
 
     @property
@@ -74,7 +76,7 @@ class Run:
 
 def label(settings: Settings) -> str:
     """What tells the runs of a comparison apart, but for the seed."""
-    grows = f"+{settings.grows}" if settings.grows != usual_growth(settings.method) else ""
+    grows = f"+{settings.grows}" if settings.grows != "none" else ""
     ideas = f" {settings.ideas}" if settings.ideas else ""
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from .. import methods, variations
 from ..checks import is_number, whole
 from ..errors import InputError, message
-from ..growing import Compensate
 from ..method import Method
 from ..plan import GROWTHS, Growth
 from ..selection import SELECTORS, budget
@@ -39,8 +38,8 @@ class Settings:
     """The folder the task's files lie in; empty for tasks that bring their own."""
     method: str = "infobatch"
     """NAME or NAME:KEY=VALUE,..., as "infobatch:ratio=0.5,delta=0.875"; `infobatch methods` lists them."""
-    compensate: Compensate = "auto"
-    """What grows as steps get fewer: the loss (the papers), the rate, none; auto: the rate, at weights 1 nothing."""
+    compensate: Growth = "none"
+    """What grows as steps get fewer: none, the rate (lr) or, as in the papers, the loss."""
     epochs: int = 40
     """How often a run on full data sees each sample."""
     ideas: str = ""
@@ -117,8 +116,12 @@ class Settings:
 
     @property
     def grows(self) -> Growth:
-        """What grows, with "auto" settled as ``infobatch.Pruned`` settles it for a run that is paced."""
-        return usual_growth(self.method) if self.compensate == "auto" else self.compensate
+        """What grows; with weights 1 no loss does.
+
+        >>> Settings(method="infobatch", compensate="loss").grows, Settings(method="ucb", compensate="loss").grows
+        ('loss', 'none')
+        """
+        return "none" if self.compensate == "loss" and not makes_up(self.method) else self.compensate
 
     @property
     def key(self) -> str:
@@ -140,15 +143,15 @@ STATIC = "static."
 
 
 @cache
-def usual_growth(method: str) -> Growth:
-    """What grows unless it is said: the rate, in the place of a loss that would. With weights 1 nothing does.
+def makes_up(method: str) -> bool:
+    """Whether its weights make up for those left out, and so let the loss grow where that is asked for.
 
-    >>> usual_growth("infobatch:ratio=0.3"), usual_growth("full"), usual_growth("ucb")
-    ('lr', 'loss', 'loss')
+    >>> makes_up("infobatch:ratio=0.3"), makes_up("full"), makes_up("ucb")
+    (True, False, False)
     """
     static = parse_static(method)
     name = static.then if static is not None else method
-    return "lr" if name not in ("", "full") and parse_method(name).unbiased else "loss"
+    return name not in ("", "full") and parse_method(name).unbiased
 
 
 def as_before(method: str, ideas: str) -> str:
@@ -307,7 +310,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "compensate": ("auto", *GROWTHS),
+    "compensate": GROWTHS,
     "schedule": get_args(Schedule),
     "amp": get_args(Amp),
     "feed": get_args(Feed),
@@ -341,9 +344,9 @@ def _check(settings: Settings) -> None:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
     if parse_static(settings.method) is None:
         parse_method(settings.method)
-    if combine(settings.ideas).grow_decay and settings.grows != "loss":
+    if combine(settings.ideas).grow_decay and settings.compensate != "loss":
         remedy = "With a growing rate the decay grows by itself: compensate=loss, or no decay."
-        raise InputError(message("a growing loss, for the idea decay", f"compensate={settings.grows}", remedy))
+        raise InputError(message("a growing loss, for the idea decay", f"compensate={settings.compensate}", remedy))
 
 
 def _check_value(name: str, value: Any) -> None:
