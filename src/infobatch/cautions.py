@@ -64,7 +64,7 @@ class Cautions:
         self._judged = plan.epoch
         now = report(plan, book.scores, book.planned)
         self._noisy = self._noisy + 1 if now.noisy else 0
-        text = near_bounds(now, grows=growing.what != "none")
+        text = near_bounds(now, grows=growing.steps_grow)
         if text and self._noisy != 1:  # one noisy epoch is no news: the first losses are
             self._bounds = True
             warn(text)

@@ -149,9 +149,15 @@ def makes_up(method: str) -> bool:
     >>> makes_up("infobatch:ratio=0.3"), makes_up("full"), makes_up("ucb")
     (True, False, False)
     """
+    rule = _rule(method)
+    return rule != "" and parse_method(rule).unbiased
+
+
+def _rule(method: str) -> str:
+    """What leaves samples out in its epochs, of a static selection what trains on it; "" where nothing does."""
     static = parse_static(method)
-    name = static.then if static is not None else method
-    return name not in ("", "full") and parse_method(name).unbiased
+    name = method if static is None else static.then
+    return "" if name == "full" else name
 
 
 def as_before(method: str, ideas: str) -> str:
@@ -160,9 +166,7 @@ def as_before(method: str, ideas: str) -> str:
     >>> as_before("infobatch", "average"), as_before("full", ""), as_before("static.el2n:share=0.3", "")
     ('average+whole_last', '', '')
     """
-    static = parse_static(method)
-    name = method if static is None else static.then
-    return ideas if name in ("", "full") else "+".join(filter(None, (ideas, "whole_last")))
+    return "+".join(filter(None, (ideas, "whole_last"))) if _rule(method) else ideas
 
 
 def since(ideas: str) -> str:
