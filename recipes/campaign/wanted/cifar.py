@@ -187,13 +187,18 @@ def weighed(seeds: int = 3) -> Iterator[Settings]:
 def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
     """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
 
-    With InfoBatch's rule at weights 1 beside them. Then as few steps of full data, the other rate, and 30 epochs.
+    With as few steps of full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate, and
+    30 epochs.
     """
-    rows: list[dict[str, Any]] = [{"method": name} for name in (*UNWEIGHTED, "infobatch:ratio=0.63,rescale=False")]
     control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
-    yield from grouped({**HEADLINE, "lr": 0.17}, [rows, control], seeds)
+    rows: list[dict[str, Any]] = [{"method": name} for name in UNWEIGHTED]
+    same_rule: list[dict[str, Any]] = [{"method": "infobatch:ratio=0.63,rescale=False"}]
+    best = {**HEADLINE, "lr": 0.17}
+    yield from grouped(best, [[*rows, *control]], seeds)
+    yield from grouped(best, [[{"method": "full"}]], range(seeds, seeds + 2))
+    yield from grouped(best, [same_rule], seeds)
     yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], seeds)
-    yield from grouped(SHORT, [rows], seeds + 2)
+    yield from grouped(SHORT, [[*rows, *same_rule]], seeds + 2)
 
 
 @before
