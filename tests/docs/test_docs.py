@@ -89,3 +89,40 @@ def test_the_core_has_examples() -> None:
     for name in ("infobatch", "infobatch.dataset", "infobatch.methods", "infobatch.pacing", "infobatch.reference"):
         finder = doctest.DocTestFinder(exclude_empty=True)
         assert any(test.examples for test in finder.find(sys.modules.get(name) or importlib.import_module(name)))
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+WRITTEN = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "recipes/README.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may point to in a page: its headings, as they are shown on the web."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    headings = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    """The links of a page that lead to no file, or to no heading of one."""
+    dead = []
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_the_link_reader_finds_dead_links(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A title, with (signs)\n```python\n# no heading\n```\n")
+    good = "[a](other.md) [b](other.md#a-title-with-signs) [c](#here)"
+    page = tmp_path / "page.md"
+    page.write_text(f"# Here\n{good} [d](none.md) [e](other.md#no-heading) [f](#there)\n")
+    assert dead_links(page) == ["none.md", "other.md#no-heading", "#there"]
