@@ -183,7 +183,7 @@ def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run
     count, done = len(bench.with_controls(series)), []
     epochs = bench.total_length(series, task)
     with make_screen(count, epochs, rates=bool(series.rates)) as screen, _stoppable() as stop:
-        first = Announcement(screen, series.base)
+        first = Announcement(screen, series.base, f"{count} runs, {epochs:,} epochs in all or less")
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
         for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
             screen.done(one)

@@ -67,17 +67,19 @@ def make_screen(runs: int, epochs: int, *, rates: bool = False) -> Screen:
 
 
 class Announcement:
-    """A hook that says once, as the first run that is trained begins, which settings are not the general defaults:
-    those asked for, which a comparison's runs share, whatever that run has of its own."""
+    """A hook that says once, as the first run that is trained begins, how much there is to do, and which settings are
+    not the general defaults: those asked for, which a comparison's runs share, whatever that run has of its own."""
 
-    def __init__(self, screen: Screen, asked: Settings) -> None:
-        self.screen, self.asked, self.said = screen, asked, False
+    def __init__(self, screen: Screen, asked: Settings, how_much: str = "") -> None:
+        self.screen, self.asked, self.how_much, self.said = screen, asked, how_much, False
 
     def __call__(self, fact: Fact) -> None:
         del fact
         if self.said:
             return
         self.said = True
+        if self.how_much:
+            self.screen.say(self.how_much, style="dim")
         told = unusual(self.asked.plain())
         if told:
             self.screen.say(f"Settings: {told}; the others as by default", style="dim")

@@ -69,7 +69,8 @@ def test_what_the_task_set_is_said(say: Any) -> None:
 def test_settings_of_a_comparison_are_not_those_of_a_control(say: Any) -> None:
     """Though a control may be the first that is left to train."""
     words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--name", "mine")
-    told = say(*words)[2].splitlines()[0]
+    count, told, *_ = say(*words)[2].splitlines()
+    assert count == "3 runs, 24 epochs in all or less"
     (control,) = Path("runs/mine").glob("full-*-steps-seed0")
     shutil.rmtree(control)
     code, _, err = say("compare", "--resume", "runs/mine")
