@@ -23,6 +23,7 @@ tuned       more seeds of that, and as few steps
 weighed     the same, where a short last batch counts for what it holds
 faster      that at 0.17: is 0.085 the best rate?
 unweighted_cifar  that and 0.085 with methods that favour high losses at weights 1
+published   the papers' own cells: full data at 0.03, and Table 4 and Figure 3 at 0.05
 alike       other ways to save as much
 precise     more seeds of its first rows
 growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
@@ -46,6 +47,7 @@ from .cifar import (
     high,
     layerwise,
     precise,
+    published,
     screen,
     short,
     tables,
@@ -80,6 +82,7 @@ QUEUES = {
         weighed,
         faster,
         unweighted_cifar,
+        published,
         alike,
         precise,
         growth,

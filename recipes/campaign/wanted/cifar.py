@@ -202,6 +202,18 @@ def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
 
 
 @before
+def published(seeds: int = 3) -> Iterator[Settings]:
+    """The papers' own cells for ResNet-18 on CIFAR-100: InfoBatch at 0.05 is held against full data at 0.03 there.
+
+    That baseline first; then what each part adds (Table 4) and how far the ratio can go (Figure 3).
+    """
+    rows = ("infobatch:rescale=False", "infobatch:delta=1.0", "infobatch:delta=1.0,rescale=False")
+    ratios = ("infobatch:ratio=0.7", "infobatch:ratio=0.6", "infobatch:ratio=0.3")
+    yield from grouped({**HEADLINE, "lr": 0.03}, [[{"method": "full"}]], seeds + 2)
+    yield from grouped(HEADLINE, [[{"method": name} for name in names] for names in (rows, ratios)], seeds)
+
+
+@before
 def alike(seeds: int = 3) -> Iterator[Settings]:
     """Other ways to save as much."""
     changes: list[dict[str, Any]] = [

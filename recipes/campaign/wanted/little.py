@@ -122,11 +122,16 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
 
 
 def tails(seeds: int = 10) -> Iterator[Settings]:
-    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a whole one?"""
+    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a whole one?
+
+    And is what is left worth more than full data for as many steps: at each rate, and at 0.2 with other seeds?
+    """
     pruned: dict[str, Any] = {"method": "infobatch"}
     rows = [{**pruned, **what, "lr": lr} for lr, what in product((0.1, 0.2, 0.4), (LR, STILL))]
     alike: list[dict[str, Any]] = [{"method": "random:ratio=0.365", **LR, "lr": lr} for lr in (0.1, 0.2)]
-    return grouped(CROPS, [rows, alike], seeds)
+    shorter: list[dict[str, Any]] = [{"method": "full", "steps": 1_990, "lr": lr} for lr in (0.2, 0.1, 0.4)]
+    yield from grouped(CROPS, [rows, alike, shorter], seeds)
+    yield from grouped(CROPS, [[{**pruned, **STILL, "lr": 0.2}, shorter[0]]], range(seeds, seeds + 20))
 
 
 def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
