@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import infobatch
@@ -26,10 +28,12 @@ def loader_of(train_data: infobatch.InfoBatch, feeder: str, **options: Any) -> A
     return infobatch.DataLoader(train_data, **options)
 
 
-def counted(train_data: infobatch.InfoBatch, batch: Any, feeder: str, parts: int = 1) -> dict[int, float]:
+def counted(
+    train_data: infobatch.InfoBatch, batch: Any, feeder: str, parts: int = 1, length: int = 0
+) -> dict[int, float]:
     """How much each sample of a batch counts in the loss that update returns, beside its weight."""
     found = {}
-    for x, z in zip(*(part.chunk(parts) for part in batch), strict=True):
+    for x, z in zip(*(part.split(length) if length else part.chunk(parts) for part in batch), strict=True):
         losses = x.clone().requires_grad_()
         weights = train_data._book.look_up(z)
         mean: Any = train_data.update(losses, z) if feeder == "named" else train_data.update(losses)
@@ -54,15 +58,63 @@ def test_in_a_pruned_epoch_all_samples_count_alike(feeder: str, compensate: Any,
 
 
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
-def test_parts_of_a_batch_count_alike_too(feeder: str) -> None:
-    """A batch of 8 in two parts, each a mean of four; the parts of the last batch are smaller, and of two sizes."""
-    train_data = a_run(61)
-    for _ in range(2):
+@pytest.mark.parametrize("how", [{"parts": 2}, {"parts": 4}, {"length": 2}, {"length": 4}])
+@given(size=st.integers(18, 60))
+def test_parts_of_a_batch_count_alike_too(feeder: str, how: dict[str, int], size: int) -> None:
+    """A batch of 8 in parts, each a mean, where the loop divides by a fixed number: the short one's count alike."""
+    train_data = a_run(size)
+    part = how.get("length") or 8 // how["parts"]
+    for _ in range(EPOCHS):
+        kept = train_data.plan().kept
         for one in loader_of(train_data, feeder, batch_size=8):
-            shares = list(counted(train_data, one, feeder, parts=2).values())
-            assert len(one[0]) < 8 or shares == pytest.approx([1 / 4] * 8)
-    assert len(shares) % 2
-    assert shares == pytest.approx([shares[0]] * len(shares))
+            shares = list(counted(train_data, one, feeder, **how).values())
+            if len(one[0]) == 8 or kept < size:
+                assert shares == pytest.approx([1 / part] * len(shares))
+
+
+class Slow(torch.utils.data.Dataset[Any]):
+    """Some of its samples take their time; which ones, workers see as it changes."""
+
+    def __init__(self, size: int) -> None:
+        self.slow = torch.zeros(size, dtype=torch.bool).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.slow)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self.slow[index]:
+            time.sleep(0.5)
+        return torch.tensor((index * 37 % 101) ** 3 / 101.0**3), index
+
+
+def test_it_need_not_be_the_last_that_comes() -> None:
+    """With in_order=False a batch that is ready goes first."""
+    data = Slow(61)
+    train_data = infobatch.InfoBatch(data, EPOCHS, delta=1.0)
+    for one in infobatch.DataLoader(train_data, batch_size=8):
+        counted(train_data, one, "ours")
+    indices = train_data.plan().indices
+    assert len(indices) % 8
+    data.slow[indices[len(indices) // 8 * 8 - 1]] = True  # of the batch before the short one
+    sizes = []
+    options: dict[str, Any] = {"num_workers": 2, "prefetch_factor": 8, "in_order": False}  # dealt out in turns
+    for one in infobatch.DataLoader(train_data, batch_size=8, **options):
+        sizes.append(len(one[0]))
+        assert list(counted(train_data, one, "ours").values()) == pytest.approx([1 / 8] * sizes[-1])
+    assert sizes[-1] == 8, "the short one came before"
+
+
+def test_what_a_skip_leaves_of_a_batch_counts_alike() -> None:
+    train_data = a_run(61)
+    for one in infobatch.DataLoader(train_data, batch_size=8):
+        counted(train_data, one, "ours")
+    for at, (x, z) in enumerate(infobatch.DataLoader(train_data, batch_size=8)):
+        skipped = 6 * (at == 2)
+        if skipped:
+            train_data.skip(skipped)
+        shares = counted(train_data, (x[skipped:], z[skipped:]), "ours")
+        assert list(shares.values()) == pytest.approx([1 / 8] * len(shares))
+    assert len(x) < 8
 
 
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])

@@ -20,6 +20,8 @@ class Asker:
     def __init__(self, iterator: _BaseDataLoaderIter | None, sampler: Sampler[int]) -> None:
         self.ref: weakref.ref[Any] | None = None
         self.batch_size = 1
+        self.sized = False
+        """Whether its batches are known to be of that size, but for one."""
         self.drop_last = False
         self.workers = 0
         self.lead = 0
@@ -40,6 +42,7 @@ class Asker:
         batches = inner = iterator._index_sampler
         if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
             inner, self.batch_size, self.drop_last = batches.sampler, batches.batch_size, batches.drop_last
+            self.sized = True
         self.unseen = "" if inner is sampler else f"a {type(inner).__name__} around it"
         if self.workers and not getattr(iterator, "_in_order", True):
             self.unseen = "in_order=False"

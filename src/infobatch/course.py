@@ -49,8 +49,9 @@ class Course:
         self.told = False
         """Whether who makes the learning rate grow knows that the epoch begins."""
         self.batch = 0
-        """The size of a whole batch, all ranks together: how many losses the latest update brought that was not an
-        epoch's short last."""
+        """How many losses a whole update brings, all ranks together: the largest of the epoch, or of one before."""
+        self._sized = False
+        """Whether an update of this epoch has said so."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -220,8 +221,8 @@ class Course:
         if self.book.came:
             assert isinstance(run.walk, PlanWalk)
             bring(self.book.came, run.walk.named(where), confidence)
-        short = self._shortness(count, last=run.taken >= run.total)
-        return weights, run.walk.correction(count, run.taken) if short == 1.0 else short
+        share = self._share(count, last=run.taken >= run.total, of=run.of)
+        return weights, run.walk.correction(count, run.taken) if share is None else share
 
     def count_named(self, indices: Tensor) -> tuple[Tensor, float]:
         """Samples that the caller names. As ``note``; looks at values, so on the CPU only."""
@@ -245,22 +246,33 @@ class Course:
         if torch.compiler.is_compiling():
             return 1.0  # one graph is for all sizes, and is not told which is the last
         if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
-            return self._shortness(count, last=self._everyones(count) < self.batch and not in_graph(indices))
-        return self._shortness(count, last=self.finished())
+            return self._share(count, last=self._everyones(count) < self.batch and not in_graph(indices)) or 1.0
+        return self._share(count, last=self.finished()) or 1.0
 
-    def _shortness(self, count: int, *, last: bool) -> float:
-        """What lets a short last batch of a pruned epoch count for what it holds.
+    def _share(self, count: int, *, last: bool, of: int = 0) -> float | None:
+        """What lets each sample of a pruned epoch count alike: an update's losses, over those of a whole one.
 
-        Such epochs end in a batch of any size. As the mean of its losses, one sample would step as far as a whole
-        batch, and that kicks. Full epochs are as without pruning.
+        Such epochs have a short batch of any size. As the mean of its losses, one sample would step as far as a
+        whole batch, and that kicks. None in full epochs, which are as without pruning, and in those of one batch.
+        ``of``: how many the loader's batch has, where that is known, since an update may bring a part of it.
         """
+        plan, run = self.plan, self.running
+        assert plan is not None
         everyone = self._everyones(count)
-        if not last or everyone >= self.batch:
-            self.batch = everyone
-            return 1.0
-        assert self.plan is not None
-        whole = self.plan.kept == self.plan.size or everyone >= self.plan.kept  # a full epoch, or one in one batch
-        return 1.0 if whole else everyone / self.batch
+        whole = self._whole(everyone, last=last, entire=count == of)
+        in_one = self._everyones(of or count) >= plan.kept and (run is None or run.size <= (of or count))
+        return None if in_one or plan.kept == plan.size else everyone / whole
+
+    def _whole(self, everyone: int, *, last: bool, entire: bool) -> int:
+        """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many
+        as the loader's batches have. Where those may be of any size, none is short but the last.
+        """
+        run, known, seen = self.running, self.batch, self.batch if self._sized else 0
+        if not last or everyone >= known:
+            self.batch, self._sized = max(seen, everyone), True
+        if run is not None and run.asker.sized and (seen or entire):
+            return max(seen or self._everyones(run.asker.batch_size), everyone)
+        return max(seen or known, everyone) if last else everyone
 
     def _everyones(self, count: int) -> int:
         """So many on each rank."""
@@ -378,7 +390,7 @@ class Course:
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
-        self.begun = self.told = False
+        self.begun = self.told = self._sized = False
         self.before = self.named = self.idle = 0
 
     def to(self, device: torch.device) -> None:

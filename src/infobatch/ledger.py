@@ -67,6 +67,10 @@ class Pass:
         self.brought = 0
         """How many samples came with their indices beside them."""
         self.waiting: deque[Where] = deque()
+        self.of = 0
+        """The size of the batch that samples were taken from last."""
+        self._parted = False
+        """Whether some of it still wait."""
         self._next: int | None = 0
         """Where the plan goes on, as long as batches come in its order."""
 
@@ -151,6 +155,7 @@ class Pass:
     def put_back(self, where: Where) -> None:
         """What was just taken could not be used: it waits again."""
         rest, self.unsure = self._before
+        self._parted = len(where) + rest < self.of
         self.taken -= len(where)
         if self.carried:
             self.waiting.appendleft(_joined(where, self.waiting.popleft()) if rest else where)
@@ -198,6 +203,7 @@ class Pass:
         rest = len(front) - count
         if rest < 0:
             raise MisalignedError(_too_many(count, len(front)))
+        self._part(len(front), rest)
         if rest == 0:
             return self.waiting.popleft(), 0
         self.waiting[0] = front[count:]
@@ -228,7 +234,14 @@ class Pass:
     def _from_plan(self, count: int, left: int) -> tuple[Where, int]:
         if count > left:
             raise MisalignedError(_too_many(count, left))
+        self._part(left, left - count)
         return self.walk.whose(range(self.taken, self.taken + count)), left - count
+
+    def _part(self, left: int, rest: int) -> None:
+        """Samples are taken of a batch that has ``left`` waiting, and then ``rest``."""
+        if not self._parted:
+            self.of = left
+        self._parted = rest > 0
 
     def _delivered(self) -> int:
         """How many batches the stock loader has delivered, those lost to an error included."""

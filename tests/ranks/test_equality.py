@@ -20,6 +20,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "fsdp2", "wrap": "fsdp2"},
     {"name": "fewer-samples-than-ranks", "size": 2},
     {"name": "one-short-of-a-batch", "size": 97},
+    {"name": "few-a-rank", "batch": 6, "epochs": 3},
 ]
 # A loss in bf16 rounds differently in batches of other sizes; with explicit indices ghosts count in a last batch's
 # mean; and with drop_last a last batch with ghosts may be whole on ranks where one process drops it.
