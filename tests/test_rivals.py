@@ -218,6 +218,8 @@ def test_dynamic_uncertainty_keeps_what_moved_most() -> None:
 def test_a_window_that_never_fills_is_refused() -> None:
     with pytest.raises(infobatch.InputError, match="more epochs than the window of 10"):
         infobatch.Pruned(list(range(9)), methods.dynamic_uncertainty(), 10)
+    with pytest.raises(infobatch.InputError, match="and some of them to prune in"):  # the last ten are full
+        infobatch.Pruned(list(range(9)), infobatch.variations.annealed(methods.dynamic_uncertainty(), 0.5), 20)
 
 
 @pytest.mark.parametrize("scores", [torch.ones(50), torch.zeros(50), torch.full((50,), -2.0)])
@@ -233,3 +235,9 @@ def test_constant_scores_are_no_trouble(scores: torch.Tensor, name: str) -> None
     plan = method.draw(book, Moment(1, 10), 0)
     assert 1 <= plan.kept <= 50
     assert choices.budget(50, 0.999) == 1
+
+
+def test_groups_of_more_than_float32_can_count() -> None:
+    group = choices.kmeans_1d(torch.zeros(2**24 + 3), 5, rounds=1)
+    assert len(group) == 2**24 + 3
+    assert int(group.min()) == int(group.max())

@@ -73,6 +73,18 @@ def test_a_warning_of_pace_names_the_call_of_pace() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"), [({"warmup": 20}, 1), ({"warmup": 17}, 0), ({"warmup": 50}, 1), ({"delta": 0.0}, 0)]
+)
+def test_a_run_too_short_to_prune_is_told(
+    recwarn: pytest.WarningsRecorder, settings: dict[str, Any], said: int
+) -> None:
+    warnings.simplefilter("always")
+    infobatch.Pruned(range(40), infobatch.methods.infobatch(**settings), 20)
+    infobatch.Pruned(range(40), infobatch.methods.full(), 20)
+    assert ["leaves out nothing in any of 20 epochs" in str(each.message) for each in recwarn] == [True] * said
+
+
+@pytest.mark.parametrize(
     ("epochs", "delta", "said"), [(7, 0.875, 1), (3, 0.7, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0), (1, 0.5, 0)]
 )
 def test_a_run_too_short_to_end_on_all_data_is_told(

@@ -77,6 +77,11 @@ class Asker:
         return 1 if iterator is None else int(iterator._num_yielded)  # gone: then only a first batch gets this far
 
 
+def half_made(iterator: Any) -> bool:
+    """Whether this is an iterator with workers that is being made: it asks once more, and drops the first answer."""
+    return iterator is not None and iterator._num_workers > 0 and not hasattr(iterator, "_prefetch_factor")
+
+
 def asking_loader() -> _BaseDataLoaderIter | None:
     """The stock loader's iterator on whose behalf the sampler is being asked, or None.
 

@@ -36,10 +36,14 @@ class Cautions:
         self._asleep = False
 
     def of_the_end(self, num_epochs: int) -> None:
-        """A run that is to end on all data may be too short for that."""
+        """A run that is to end on all data, or to prune at all, may be too short for that."""
+        schedule, long = self._method.schedule, 10**6  # were the run long enough
         last = Moment(num_epochs - 1, num_epochs)
-        ends = not self._method.schedule(Moment(10**6 - 1, 10**6))  # as it would, were the run long enough
-        if last.epoch and ends and self._method.schedule(last):
+        ends = not schedule(Moment(long - 1, long))
+        prunes = any(schedule(Moment(epoch, num_epochs)) for epoch in range(1, num_epochs))
+        if last.epoch and not prunes and schedule(Moment(long // 4, long)):
+            warn(f"{self._method!r} leaves out nothing in any of {num_epochs} epochs: train longer, or prune earlier")
+        if last.epoch and ends and schedule(last):
             smaller = min(0.8, 100 * last.epoch // num_epochs / 100)  # with it the last epoch has all data
             other = f", or take a smaller delta, e.g. delta={smaller:g}" if last.epoch > 1 else ""
             warn(

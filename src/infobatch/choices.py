@@ -85,7 +85,7 @@ def draw(chances: Tensor, generator: torch.Generator) -> Tensor:
     """
     whole = _whole(chances)
     number = round(float(chances.sum(dtype=torch.float64)))
-    scaled = _whole(whole * (number / max(int(whole.sum()), 1)))
+    scaled = _whole(whole.double() * (number / max(int(whole.sum()), 1)))
     size = torch.tensor([len(chances)], device=chances.device)
     return _systematic(scaled, size, torch.tensor([number], device=chances.device), generator)
 
@@ -237,7 +237,7 @@ def kmeans_1d(values: Tensor, groups: int, rounds: int = 100) -> Tensor:
     if not count:
         return torch.full_like(values, -1, dtype=torch.int64)
     sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
-    cuts = torch.linspace(0, count, groups + 1, device=values.device).round().long()
+    cuts = torch.linspace(0, count, groups + 1, dtype=torch.float64, device=values.device).round().long()
     for _ in range(rounds):
         sizes = cuts.diff()
         means = torch.where(sizes > 0, sums[cuts].diff() / sizes.clamp(min=1), -torch.inf)

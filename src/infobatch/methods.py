@@ -315,10 +315,10 @@ def _parts(name: str, given: Any) -> tuple[float, ...]:
 
 
 def _longer(num_epochs: int, schedule: Schedule, window: int) -> None:
-    del schedule
-    if num_epochs <= window:
+    if not any(schedule(Moment(epoch, num_epochs)) for epoch in range(window, num_epochs)):
         remedy = "Nothing is left out before the window is full: train longer, or take a smaller one."
-        raise InputError(message(f"more epochs than the window of {window}", str(num_epochs), remedy))
+        expected = f"more epochs than the window of {window}, and some of them to prune in"
+        raise InputError(message(expected, f"{num_epochs} epochs", remedy))
 
 
 def _reachable(num_epochs: int, schedule: Schedule, share: float) -> None:

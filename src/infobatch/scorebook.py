@@ -194,4 +194,4 @@ def beyond(bound: float) -> float:
 
 
 def _up(edge: Tensor) -> float:
-    return torch.nextafter(edge, torch.tensor(torch.inf, device="cpu")).item()
+    return torch.nextafter(edge, edge.new_tensor(torch.inf)).item()

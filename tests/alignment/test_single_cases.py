@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from typing import Any
 
 import events as do
 import pytest
@@ -67,3 +69,22 @@ def test_a_count_to_skip_is_a_positive_number() -> None:
     next(loop.batches())
     with pytest.raises(infobatch.InputError):
         loop.train.skip(0)
+
+
+@pytest.mark.parametrize("kind", [infobatch.DataLoader, torch.utils.data.DataLoader])
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_batch_sampler_that_makes_its_batches_at_once(kind: Any, workers: dict[str, Any]) -> None:
+    """Torch asks it twice for a first pass with workers, once before the iterator is made."""
+
+    class Buckets(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            order = sorted(train.sampler)
+            return iter([order[start : start + 8] for start in range(0, len(order), 8)])
+
+    train = infobatch.InfoBatch(list(range(40)), 3, delta=1.0)
+    loader = kind(train, batch_sampler=Buckets(), **workers)
+    for _ in range(3):
+        for batch in loader:
+            train.update(batch.float(), batch)
+    assert [report.kept for report in train.history] == [40, 30, 30]
+    assert torch.equal(train.scores, torch.arange(40.0))

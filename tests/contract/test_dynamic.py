@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -239,3 +240,36 @@ def test_every_method_has_a_card() -> None:
         assert ("confidence" in card.needs) == ("confidence" in method.needs)
         assert ("left-out" in card.needs) == ("hidden" in method.needs)
         assert (card.weights == "all 1") == (not method.rescale or name == "full")
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
+@every
+@some
+@pytest.mark.usefixtures("default_dtype")
+def test_plans_do_not_depend_on_the_default_dtype(name: str, variant: str) -> None:
+    def history() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        train = fresh(name, variant)
+        plans = []
+        for epoch in range(8):
+            plan = train.plan()
+            plans.append((plan.indices, plan.table))
+            for ids in plan.indices.split(40):
+                loss = answers[epoch][ids]
+                train.update(loss, ids, confidence=torch.exp(-loss))
+            if "hidden" in train.method.needs:
+                for _, ids in train.hidden(batch_size=64):
+                    train.observe(answers[epoch][ids], ids, confidence=torch.exp(-answers[epoch][ids]))
+        return plans
+
+    answers = [answer(fresh(name, variant), torch.arange(SIZE), epoch)[0] for epoch in range(8)]
+    expected = history()
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        torch.set_default_dtype(dtype)
+        for mine, plain in zip(history(), expected, strict=True):
+            assert all(map(torch.equal, mine, plain)), dtype

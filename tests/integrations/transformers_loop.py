@@ -166,8 +166,9 @@ def without(
             batch = {name: value.to(device) for name, value in given.items()}
             indices = batch.pop("number", None)
             group = min(accumulate, total - number // accumulate * accumulate)
+            pruned = train.plan().kept < SIZE
             loss = train.update(losses(model, batch), indices if named else None)
-            (loss / group).backward()
+            (loss / (accumulate if pruned else group)).backward()  # each sample of a pruned epoch counts alike
             if (number + 1) % accumulate == 0 or number + 1 == total:
                 optimizer.step()
                 scheduler.step()

@@ -226,3 +226,9 @@ def test_numbers_are_told_in_words_that_any_caller_knows(given: dict[str, Any], 
 def test_an_unknown_method_suggests_a_near_one() -> None:
     with pytest.raises(InputError, match="Did you mean infobatch"):
         estimate(torch.rand(3, 4), ["infobach"])
+
+
+def test_a_selection_is_no_method_here() -> None:
+    """What chooses before training has no losses to choose by."""
+    with pytest.raises(infobatch.InputError, match="That one chooses once, before training"):
+        estimate(torch.rand(3, 5), ["static.el2n"])

@@ -187,8 +187,8 @@ def weighed(seeds: int = 3) -> Iterator[Settings]:
 def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
     """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
 
-    With as few steps of full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate, and
-    30 epochs.
+    With as few steps of full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate,
+    and 30 epochs.
     """
     control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
     rows: list[dict[str, Any]] = [{"method": name} for name in UNWEIGHTED]

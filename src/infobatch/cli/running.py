@@ -22,7 +22,7 @@ from ..lab.catalogue import make_task
 from ..lab.feeding import size_of
 from ..lab.hooks import Hook, TensorBoard, WandB
 from ..lab.records import Run, label, line, read, sift
-from ..lab.settings import HARDWARE, Settings
+from ..lab.settings import HARDWARE, MANY, Settings
 from ..lab.stopping import Stop, interruptible
 from ..lab.tasks import Task
 from . import tables
@@ -153,8 +153,8 @@ def compare(
       infobatch compare --task digits --methods infobatch --lr 0.05 --rates 0.1 0.2
       infobatch compare --resume runs/digits-20260131-120000 --seeds 12
     """
-    if seeds is not None and seeds < 1:
-        raise InputError(message("at least one seed", str(seeds), "Five are a good start."))
+    if seeds is not None and not 1 <= seeds <= MANY:
+        raise InputError(message(f"1 to {MANY:,} seeds", str(seeds), "Five are a good start."))
     if resume is not None:
         _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
         series, folder = _grown(Series.load(resume), methods, seeds, rates, margin, level), resume

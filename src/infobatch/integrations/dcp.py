@@ -40,7 +40,7 @@ class Sharded:
         tables = {"scores": state.pop("scores")}
         for name in ("table", "fresh"):
             value = running.get(name)
-            tables[name] = torch.ones(size) if value is None else value
+            tables[name] = torch.ones(size, dtype=torch.float32) if value is None else value
         memory = state.pop("memory")
         if "chosen" in memory:
             chosen = running.get("chosen")
@@ -48,7 +48,9 @@ class Sharded:
         for name, column in memory.items():
             tables[f"memory.{name}"] = column
         for name in self._came:
-            tables[f"came.{name}"] = running["came"][name] if running else torch.full((size,), torch.nan)
+            tables[f"came.{name}"] = (
+                running["came"][name] if running else torch.full((size,), torch.nan, dtype=torch.float32)
+            )
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept

@@ -240,9 +240,22 @@ class PrunedTrainer(Trainer):
                     "Neither the data_collator nor the loss may drop, repeat or split samples.",
                 )
             )
-        mean = self.train_dataset.update(loss, indices)
+        share = self._share()  # before the update, which may be the last of its epoch
+        mean = self.train_dataset.update(loss, indices) * share
         self._updated = True
         return (mean, outputs) if return_outputs else mean
+
+    def _share(self) -> float:
+        """What lets a short last group of accumulated batches count for what it holds, in a pruned epoch.
+
+        The Trainer divides by the batches of that group.
+        """
+        plan, whole = self.train_dataset.plan(), self.args.gradient_accumulation_steps
+        if whole == 1 or plan.kept == plan.size:
+            return 1.0
+        now = self.current_gradient_accumulation_steps
+        in_one = plan.kept <= now * self.args.train_batch_size * self.args.world_size
+        return 1.0 if in_one else now / whole
 
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
         """Labels stay in the batch: logits may need them, and the model's own loss, computed beside, is the proof."""

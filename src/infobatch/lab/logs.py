@@ -40,6 +40,10 @@ def read(path: str | Path) -> Tensor:
         raise InputError(message("a file of losses", str(path), f"Its name may end in {', '.join(READERS)}."))
     if not path.is_file():
         names = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+        if path.exists():
+            raise InputError(
+                message("a file of losses", f"{path}, which is none", "Name a file in it, or beside it.")
+            )
         raise InputError(message("a file of losses", f"{path}, which is not there", near(path.name, names)))
     try:
         losses = READERS[path.suffix](path)

@@ -193,6 +193,8 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
         plain, plus, grows = text.rpartition("+")
         is_label = plus and grows in GROWTHS
         remedy = f"The method is {plain}; in a run --compensate {grows} says what grows." if is_label else ""
+        if name in every:
+            remedy = "That one chooses once, before training: `infobatch train` and `compare` take it."
         raise InputError(message("a method", repr(name), remedy or near(name, every)))
     maker = known[name]
     classes = torch.zeros(1, dtype=torch.int64) if labels is None else labels
@@ -300,8 +302,8 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # which "meta" has not
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(message("a device that is here", repr(name), f"torch says: {error}")) from error
     return device
 

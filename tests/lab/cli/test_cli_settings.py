@@ -216,7 +216,9 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("train --epochs 0", "epochs"),
         ("compare --task toy:make --methods infobatch randm", "Did you mean random"),
         ("compare --task toy:make --optimizer smgd", "Did you mean sgd?"),
-        ("compare --seeds 0", "at least one seed"),
+        ("compare --seeds 0", "1 to 1,000,000 seeds"),
+        ("compare --seeds 1000000000", "1 to 1,000,000 seeds"),
+        ("train --task toy:make --device meta", "a device that is here; got 'meta'"),
         ("compare --task toy:make --level 95", "a level in (0, 1)"),
         ("compare --resume nowhere", "There is no such folder"),
         ("train --resume nowhere", "infobatch train makes one"),
@@ -226,11 +228,13 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("report nowhere", "nowhere"),
         ("report", "folders of runs"),
         ("estimate losses.npz", "which is not there"),
+        ("estimate folder.npy", "folder.npy, which is none"),
         ("tran", 'Did you mean "train"?'),
         ("methods --jsn", "Did you mean --json?"),
     ],
 )
 def test_bad_input_is_one_line_with_a_hint_and_nothing_else(say: Any, place: Path, words: str, hint: str) -> None:
+    (place / "folder.npy").mkdir()
     code, out, err = say(*shlex.split(words))
     assert (code, out) == (2, "")
     assert hint in err
