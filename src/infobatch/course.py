@@ -256,18 +256,21 @@ class Course:
         whole batch, and that kicks. None in full epochs, which are as without pruning, and in those of one batch.
         ``of``: how many the loader's batch has, where that is known, since an update may bring a part of it.
         """
-        plan, run = self.plan, self.running
+        plan = self.plan
         assert plan is not None
-        everyone = self._everyones(count)
-        whole = self._whole(everyone, last=last, entire=count == of)
-        in_one = self._everyones(of or count) >= plan.kept and (run is None or run.size <= (of or count))
+        everyone, batch = self._everyones(count), self._everyones(of or count)
+        if self._sized and everyone == self.batch and batch < plan.kept:  # a whole one again, as nearly always
+            return None if plan.kept == plan.size else 1.0
+        run = self.running
+        whole = self._whole(run, everyone, last=last, entire=count == of)
+        in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
         return None if in_one or plan.kept == plan.size else everyone / whole
 
-    def _whole(self, everyone: int, *, last: bool, entire: bool) -> int:
+    def _whole(self, run: Pass | None, everyone: int, *, last: bool, entire: bool) -> int:
         """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many
         as the loader's batches have. Where those may be of any size, none is short but the last.
         """
-        run, known, seen = self.running, self.batch, self.batch if self._sized else 0
+        known, seen = self.batch, self.batch if self._sized else 0
         if not last or everyone >= known:
             self.batch, self._sized = max(seen, everyone), True
         if run is not None and run.asker.sized and (seen or entire):
