@@ -241,3 +241,10 @@ def test_groups_of_more_than_float32_can_count() -> None:
     group = choices.kmeans_1d(torch.zeros(2**24 + 3), 5, rounds=1)
     assert len(group) == 2**24 + 3
     assert int(group.min()) == int(group.max())
+
+
+def test_the_unknown_come_before_what_is_too_large_to_tell() -> None:
+    """Losses near the end of float32 make an infinite bound: it is no reason to leave out who was never seen."""
+    values = torch.tensor([torch.inf] * 9 + [torch.nan])
+    for seed in range(20):
+        assert choices.highest(values, 1, torch.Generator().manual_seed(seed))[9]

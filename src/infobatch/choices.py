@@ -57,7 +57,8 @@ def plan_of(mask: Tensor, epoch: int, generator: torch.Generator) -> Plan:
 
 def highest(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """A mask of exactly the ``count`` highest, ties at the edge by lot. NaN counts as highest of all. O(N)."""
-    values = torch.where(torch.isnan(values), torch.inf, values)
+    largest = torch.finfo(values.dtype).max  # what a method makes of huge losses may be infinite, too
+    values = torch.where(torch.isnan(values), torch.inf, values.clamp(max=largest))
     if count >= values.numel():
         return torch.ones_like(values, dtype=torch.bool)
     if count <= 0:
