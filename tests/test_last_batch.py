@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -17,9 +17,9 @@ import infobatch
 EPOCHS = 4
 
 
-def a_run(size: int, **settings: Any) -> infobatch.InfoBatch:
+def a_run(size: int, **options: Any) -> infobatch.InfoBatch:
     x = torch.rand(size, generator=torch.Generator().manual_seed(size)).pow(3)
-    return infobatch.InfoBatch(TensorDataset(x, torch.arange(size)), EPOCHS, delta=1.0, **settings)
+    return infobatch.InfoBatch(TensorDataset(x, torch.arange(size)), EPOCHS, delta=1.0, **options)
 
 
 def loader_of(train_data: infobatch.InfoBatch, feeder: str, **options: Any) -> Any:
@@ -59,6 +59,7 @@ def test_in_a_pruned_epoch_all_samples_count_alike(feeder: str, compensate: Any,
 
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
 @pytest.mark.parametrize("how", [{"parts": 2}, {"parts": 4}, {"length": 2}, {"length": 4}])
+@settings(max_examples=25)
 @given(size=st.integers(18, 60))
 def test_parts_of_a_batch_count_alike_too(feeder: str, how: dict[str, int], size: int) -> None:
     """A batch of 8 in parts, each a mean, where the loop divides by a fixed number: the short one's count alike."""
