@@ -257,14 +257,14 @@ class Course:
         ``of``: how many the loader's batch has, where that is known, since an update may bring a part of it.
         """
         plan = self.plan
-        assert plan is not None
         everyone, batch = self._everyones(count), self._everyones(of or count)
-        if self._sized and everyone == self.batch and batch < plan.kept:  # a whole one again, as nearly always
-            return None if plan.kept == plan.size else 1.0
+        pruned = plan is not None and plan.kept < plan.size  # a graph may be captured before there is a plan
+        if self._sized and everyone == self.batch and plan is not None and batch < plan.kept:
+            return 1.0 if pruned else None  # a whole one again, as nearly always
         run = self.running
         whole = self._whole(run, everyone, last=last, entire=count == of)
-        in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
-        return None if in_one or plan.kept == plan.size else everyone / whole
+        in_one = plan is None or (batch >= plan.kept and (run is None or run.size <= (of or count)))
+        return everyone / whole if pruned and not in_one else None
 
     def _whole(self, run: Pass | None, everyone: int, *, last: bool, entire: bool) -> int:
         """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many
