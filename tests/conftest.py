@@ -27,8 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    before = dict(os.environ)
+    before, dtype = dict(os.environ), torch.get_default_dtype()
     yield
+    torch.set_default_dtype(dtype)
     if before != os.environ:
         os.environ.clear()
         os.environ.update(before)

@@ -304,17 +304,13 @@ def test_a_compiled_step_after_an_epoch_in_order() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_mean_is_told_from_its_neighbours_whatever_the_default_dtype(dtype: torch.dtype) -> None:
     """999 losses of 1 and one a little larger: the mean lies between two neighbours of float32."""
-    losses, before = torch.ones(1000), torch.get_default_dtype()
+    losses, kept = torch.ones(1000), {}
     losses[0] = 1.00001
     torch.set_default_dtype(dtype)
-    try:
-        kept = {}
-        for method in (infobatch.methods.infobatch(), infobatch.methods.above_mean(), infobatch.methods.saving(0.3)):
-            train_data = infobatch.Pruned(list(range(1000)), method, 8)
-            train_data.update(losses, train_data.plan().indices.sort().values)
-            kept[method.name] = train_data.plan().kept
-    finally:
-        torch.set_default_dtype(before)
+    for method in (infobatch.methods.infobatch(), infobatch.methods.above_mean(), infobatch.methods.saving(0.3)):
+        train_data = infobatch.Pruned(list(range(1000)), method, 8)
+        train_data.update(losses, train_data.plan().indices.sort().values)
+        kept[method.name] = train_data.plan().kept
     assert kept == {"infobatch": 501, "above_mean": 1000, "saving": 600}
 
 

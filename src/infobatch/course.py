@@ -258,13 +258,14 @@ class Course:
         """
         plan = self.plan
         everyone, batch = self._everyones(count), self._everyones(of or count)
-        pruned = plan is not None and plan.kept < plan.size  # a graph may be captured before there is a plan
         if self._sized and everyone == self.batch and plan is not None and batch < plan.kept:
-            return 1.0 if pruned else None  # a whole one again, as nearly always
+            return None if plan.kept == plan.size else 1.0  # a whole one again, as nearly always
         run = self.running
         whole = self._whole(run, everyone, last=last, entire=count == of)
-        in_one = plan is None or (batch >= plan.kept and (run is None or run.size <= (of or count)))
-        return everyone / whole if pruned and not in_one else None
+        if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
+            return None
+        in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
+        return None if in_one else everyone / whole
 
     def _whole(self, run: Pass | None, everyone: int, *, last: bool, entire: bool) -> int:
         """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many

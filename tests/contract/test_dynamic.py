@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -242,16 +241,8 @@ def test_every_method_has_a_card() -> None:
         assert (card.weights == "all 1") == (not method.rescale or name == "full")
 
 
-@pytest.fixture
-def default_dtype() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    yield
-    torch.set_default_dtype(before)
-
-
 @every
 @some
-@pytest.mark.usefixtures("default_dtype")
 def test_plans_do_not_depend_on_the_default_dtype(name: str, variant: str) -> None:
     def history() -> list[tuple[torch.Tensor, torch.Tensor]]:
         train = fresh(name, variant)

@@ -87,14 +87,10 @@ def test_what_methods_remember_travels(method: methods.Method) -> None:
 def test_another_default_dtype_makes_no_other_state() -> None:
     """In a full epoch the table of weights is all ones, and is made here."""
     train = infobatch.Pruned(range(20), methods.kakurenbo(), 6)
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    try:
-        between = Sharded(train).state_dict()
-        train.update(torch.ones(4), train.plan().indices[:4], confidence=torch.ones(4))
-        within = Sharded(train).state_dict()
-        Sharded(infobatch.Pruned(range(20), methods.kakurenbo(), 6)).load_state_dict(within)
-    finally:
-        torch.set_default_dtype(before)
+    between = Sharded(train).state_dict()
+    train.update(torch.ones(4), train.plan().indices[:4], confidence=torch.ones(4))
+    within = Sharded(train).state_dict()
+    Sharded(infobatch.Pruned(range(20), methods.kakurenbo(), 6)).load_state_dict(within)
     for name, table in between.items():
         assert name == "facts" or table.dtype == within[name].dtype != torch.float64, name

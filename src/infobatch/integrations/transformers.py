@@ -241,7 +241,9 @@ class PrunedTrainer(Trainer):
                 )
             )
         share = self._share()  # before the update, which may be the last of its epoch
-        mean = self.train_dataset.update(loss, indices) * share
+        mean = self.train_dataset.update(loss, indices)
+        if share != 1.0:
+            mean = mean * share
         self._updated = True
         return (mean, outputs) if return_outputs else mean
 
@@ -250,12 +252,12 @@ class PrunedTrainer(Trainer):
 
         The Trainer divides by the batches of that group.
         """
-        plan, whole = self.train_dataset.plan(), self.args.gradient_accumulation_steps
-        if whole == 1 or plan.kept == plan.size:
+        whole = self.args.gradient_accumulation_steps
+        if whole == 1 or (now := self.current_gradient_accumulation_steps) == whole:
             return 1.0
-        now = self.current_gradient_accumulation_steps
+        plan = self.train_dataset.plan()
         in_one = plan.kept <= now * self.args.train_batch_size * self.args.world_size
-        return 1.0 if in_one else now / whole
+        return 1.0 if in_one or plan.kept == plan.size else now / whole
 
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
         """Labels stay in the batch: logits may need them, and the model's own loss, computed beside, is the proof."""
