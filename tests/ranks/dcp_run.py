@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,10 +23,12 @@ SIZE, BATCH = 50, 4
 
 def main() -> None:
     what, folder, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    group: Any = None
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
+        group = dist.new_group(backend=sys.argv[4]) if sys.argv[4:] else None
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    train = infobatch.InfoBatch(TensorDataset(torch.arange(SIZE)), 6, seed=5)
+    train = infobatch.InfoBatch(TensorDataset(torch.arange(SIZE)), 6, seed=5, group=group)
     loader = infobatch.DataLoader(train, batch_size=BATCH // world)
     if what == "load":
         dcp.load({"data": Sharded(train)}, checkpoint_id=folder)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 
 DEVICE = "cuda"
+SCRIPT = Path(__file__).with_name("dcp_run.py")
 pytestmark = pytest.mark.gpu
+
 RUNS: list[dict[str, Any]] = [
     {"name": "plain", "device": DEVICE},
     {"name": "lr-grows", "device": DEVICE, "compensate": "lr"},
@@ -24,6 +28,25 @@ def test_the_same_plans_scores_and_model_as_one_process(launch_once: Any) -> Non
                 assert mine["scores"].device.type == DEVICE
                 torch.testing.assert_close(mine["scores"], theirs["scores"], rtol=1e-3, atol=1e-5)
             torch.testing.assert_close(rank["model"], alone[name][0]["model"], rtol=1e-3, atol=1e-5)
+
+
+def test_a_group_that_takes_from_a_gpu_alone(launch_once: Any) -> None:
+    """As NCCL does, which wants a GPU for each rank."""
+    picky = {"name": "picky", "device": DEVICE, "backend": "cuda:gloo"}
+    alone, two = launch_once(1, RUNS[:1])["plain"][0], launch_once(2, [picky])["picky"]
+    for rank in two:
+        for mine, theirs in zip(rank["log"], alone["log"], strict=True):
+            assert torch.equal(mine["plan"], theirs["plan"])
+        torch.testing.assert_close(rank["model"], alone["model"], rtol=1e-3, atol=1e-5)
+
+
+def test_parts_for_dcp_in_such_a_group(tmp_path: Path) -> None:
+    """With losses in the host's memory, which the exchange takes to the GPU and back."""
+    for what in ("save", "load"):
+        run_ranks(2, SCRIPT, what, tmp_path / "checkpoint", tmp_path / what, "cuda:gloo")
+    for rank in range(2):
+        after = torch.load(tmp_path / f"load.{rank}", weights_only=True)
+        assert torch.equal(after["scores"], torch.arange(50) + 0.25)
 
 
 def test_named_samples(launch_once: Any) -> None:

@@ -56,6 +56,8 @@ class Run:
     """What the last rank is given differently."""
     mesh: int = 0
     """The width of tensor-parallel groups; the data-parallel ones share the data."""
+    backend: str = ""
+    """Of a group of its own, as "cuda:gloo": like NCCL it takes nothing that is not on a GPU."""
 
 
 def wrapped(model: nn.Module, how: str, group: Any) -> nn.Module:
@@ -92,6 +94,8 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         mesh = init_device_mesh("cpu", (world // run.mesh, run.mesh), mesh_dim_names=("dp", "tp"))
         group = mesh["dp"].get_group()
         world //= run.mesh
+    if run.backend and dist.is_initialized():
+        group = dist.new_group(backend=run.backend)
     odd = run.differ if rank == world - 1 else ""
     noise = torch.Generator().manual_seed(7)
     size = run.size + (odd == "size")
@@ -133,6 +137,8 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         entry["progress"] = train.progress
         log.append(entry)
         for step, batch in batches(loader, run, epoch, rank):
+            if run.backend:
+                train.state_dict()  # before the first loss, too, when all tables are still in the host's memory
             xs, ys, ids = (part.to(run.device) for part in batch)
             loss = (model(xs) - ys).square().squeeze(1).to(getattr(torch, run.dtype))
             value = train.update(loss, ids) if run.explicit else train.update(loss)

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ..dataset import Pruned
-from ..distributed import find
+from ..distributed import common, find
 from ..errors import InputError, message
 
 
@@ -83,9 +83,9 @@ class Sharded:
         if ranks.world == 1:
             return tensor
         group: Any = ranks.group if ranks.group is not None else dist.group.WORLD
-        mesh = DeviceMesh.from_group(group, "cpu")
+        mesh = DeviceMesh.from_group(group, common(ranks).type)
         return distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor

@@ -122,6 +122,9 @@ class Outcome:
 
 # ---- judging ---------------------------------------------------------------------------------------------
 
+_Runs = dict[Settings, dict[int, Run]]
+"""By settings without what may differ, and by seed."""
+
 
 def outcome(
     recipe: Recipe,
@@ -130,14 +133,21 @@ def outcome(
     quick: bool = False,
 ) -> Outcome:
     """Compare what was measured with the paper, cell by cell. Runs of other settings are passed over."""
-    by_settings: dict[Settings, dict[int, Run]] = {}
+    return _outcome(recipe, _by_settings(runs), measurements, quick)
+
+
+def _by_settings(runs: Iterable[Run]) -> _Runs:
+    found: _Runs = {}
     for run in runs:
         if run.end is not None:
-            same = by_settings.setdefault(essence(run.settings), {})
+            same = found.setdefault(essence(run.settings), {})
             same[run.settings.seed] = run  # the last one of a seed counts
+    return found
+
+
+def _outcome(recipe: Recipe, runs: _Runs, measurements: Iterable[Measurement], quick: bool) -> Outcome:
     mine = (each for each in measurements if each.measure == recipe.measure and each.quick == quick)
-    measured = sorted(mine, key=lambda each: each.time)
-    found = _Found(recipe, quick, by_settings, measured)
+    found = _Found(recipe, quick, runs, sorted(mine, key=lambda each: each.time))
     return Outcome(recipe, quick, tuple(_judge(cell, found) for cell in recipe.cells))
 
 
@@ -147,7 +157,7 @@ class _Found:
 
     recipe: Recipe
     quick: bool
-    runs: dict[Settings, dict[int, Run]]
+    runs: _Runs
     measured: Sequence[Measurement]
 
     def of(self, cell: Cell) -> dict[int, Run]:
@@ -357,7 +367,8 @@ class Listed:
 
 def listing(known: Evidence) -> list[Listed]:
     """Every recipe with what came of it, by what is known."""
+    runs = _by_settings(known.runs)
     return [
-        Listed(recipe, *(outcome(recipe, known.runs, known.measurements, quick) for quick in (False, True)))
+        Listed(recipe, *(_outcome(recipe, runs, known.measurements, quick) for quick in (False, True)))
         for recipe in all_recipes()
     ]

@@ -348,11 +348,17 @@ def _check(settings: Settings) -> None:
             raise InputError(message("milestones in [0, 1]", repr(share), "They are shares of the run."))
     if settings.nesterov and settings.optimizer == "sgd" and not settings.momentum:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is usual."))
-    if parse_static(settings.method) is None:
-        parse_method(settings.method)
+    _check_method(settings.method)
     if combine(settings.ideas).grow_decay and settings.compensate != "loss":
         remedy = "With a growing rate the decay grows by itself: compensate=loss, or no decay."
         raise InputError(message("a growing loss, for the idea decay", f"compensate={settings.compensate}", remedy))
+
+
+@cache
+def _check_method(text: str) -> None:
+    """Once a text: thousands of records have a few dozen methods."""
+    if parse_static(text) is None:
+        parse_method(text)
 
 
 def _check_value(name: str, value: Any) -> None:
