@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ..dataset import Pruned
-from ..distributed import common, find
+from ..distributed import find
 from ..errors import InputError, message
 
 
@@ -61,7 +61,7 @@ class Sharded:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         facts = json.loads(state["facts"])
-        whole = {name: _whole(tensor) for name, tensor in state.items() if name != "facts"}
+        whole = {name: self._whole(tensor) for name, tensor in state.items() if name != "facts"}
         memory, came = (
             {name.removeprefix(prefix): whole[name] for name in whole if name.startswith(prefix)}
             for prefix in ("memory.", "came.")
@@ -83,9 +83,14 @@ class Sharded:
         if ranks.world == 1:
             return tensor
         group: Any = ranks.group if ranks.group is not None else dist.group.WORLD
-        mesh = DeviceMesh.from_group(group, common(ranks).type)
+        mesh = DeviceMesh.from_group(group, "cpu")
         return distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
 
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
+    def _whole(self, tensor: Tensor) -> Tensor:
+        """By way of objects, for which any backend will do: NCCL would not take a part from the host's memory."""
+        if not isinstance(tensor, DTensor):
+            return tensor
+        ranks = find(self.train_data.group)
+        parts: list[Any] = [None] * ranks.world
+        dist.all_gather_object(parts, tensor.to_local(), group=ranks.group)
+        return torch.cat(parts)
