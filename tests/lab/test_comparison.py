@@ -287,6 +287,16 @@ def test_order_is_that_of_the_first_seed_however_runs_come() -> None:
     assert [row.label for row in compare(runs).rows] == order
 
 
+def test_rate_by_rate_however_they_were_begun() -> None:
+    rates = ("0.2", "0.05", "0.1")
+    runs = [
+        made(method, 0, 90.0, lr=float(rate), time=f"2026-01-0{day}")
+        for day, rate in enumerate(rates, 1)
+        for method in ("random", "full")
+    ]
+    assert list(group(runs)) == [f"{method} · lr={rate}" for rate in sorted(rates) for method in ("full", "random")]
+
+
 def test_ideas_are_held_against_full_data_with_the_same_ideas_else_with_none() -> None:
     idea, other = "average", "recalibrate"
     ours = many("infobatch", [80.0, 81.0, 82.0], ideas=idea, took=70)

@@ -153,7 +153,7 @@ def compare(
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but the seed, by label: the baseline, then methods as they were begun with the
-    first seed, each followed by its control. The order of the runs given does not matter.
+    first seed, each followed by its control; rate by rate. The order of the runs given does not matter.
 
     Where other settings than the method differ, they are part of the label. Full data with another method's very
     number of steps is labelled by that method, since the number differs from seed to seed; "full+lr" where the
@@ -173,11 +173,12 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
             sets.setdefault(name, []).append(run)
             owners[name] = owner + suffix if owner else ""
 
-    def rank(name: str) -> int:
+    def rank(name: str) -> tuple[float, int]:
         run = sets[name][0]
+        rate = run.settings.lr if "lr" in shown else 0.0
         if _is_baseline(run):
-            return 1 if run.settings.ideas else 0
-        return 3 if is_control(run) else 2
+            return rate, 1 if run.settings.ideas else 0
+        return rate, 3 if is_control(run) else 2
 
     own = sorted((name for name in sets if not owners[name]), key=rank)
     place = {name: at for at, name in enumerate(own)}
