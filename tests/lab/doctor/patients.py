@@ -28,6 +28,10 @@ class Augmented(Pictures):
     def __getitem__(self, i):
         return self.x[i] + torch.randn(3, 4, 4), i % 10
 
+class Indexed(Pictures):
+    def __getitem__(self, i):
+        return {"picture": self.x[i], "label": i % 10, "index": i}
+
 class Dicts(Pictures):
     def __getitem__(self, i):
         return {"picture": self.x[i].numpy(), "name": f"sample {i}", "label": i % 10, "weight": 0.5}

@@ -217,6 +217,28 @@ def test_the_remedy_as_printed_heals(patient: Callable[..., str]) -> None:
     assert not_ok(healed) == {}
 
 
+@pytest.mark.parametrize("loader", ["stock", "ours", "plain"])
+def test_a_batch_that_brings_its_indices_may_be_in_any_order(loader: str, patient: Callable[..., str]) -> None:
+    """As the remedy for a collate_fn that sorts has it; whether the loop passes them on is not to be seen."""
+    made = {"plain": "Torch(Indexed(), batch_size=8, collate_fn=backwards)"}
+    found = examine(patient(made.get(loader, f"{loader}(Indexed(), collate_fn=backwards)")))
+    assert not_ok(found) == {"order inside a batch": "warning"} | (
+        {"wrapping": "warning"} if loader == "plain" else {}
+    )
+    right, came = re.match(r"(\d+) of (\d+) .* by the indices that come", named(found, "losses").seen).groups()
+    assert right == came
+    assert re.search(BY_INDEX, named(found, "order inside a batch").mend)
+
+
+def test_indices_that_are_not_those_of_the_rows_are_no_remedy(patient: Callable[..., str]) -> None:
+    collate = "lambda s: {**backwards(s), 'index': torch.tensor([one['index'] for one in s])}"
+    found = examine(patient(f"ours(Indexed(), collate_fn={collate})"))
+    assert not_ok(found) == {"losses": "problem", "order inside a batch": "problem"}
+    assert named(
+        examine(patient("ours(Subset(Indexed(), range(5, 55)), collate_fn=backwards)")), "losses"
+    ).status == ("problem"), "an index of what is inside is not the position of the sample"
+
+
 def test_every_wrong_loss_is_counted(patient: Callable[..., str]) -> None:
     """Turned round, all change places but the one in the middle of an odd batch: the last of a pruned epoch."""
     found = examine(patient("stock(collate_fn=backwards)"))

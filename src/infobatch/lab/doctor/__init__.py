@@ -129,7 +129,12 @@ def _after(case: Case, bench: Bench, trial: Trial) -> list[Check | None]:
     checks.append(findings.batch_size(trial))
     if not trial.crashed:
         order = bench.order(mended or trial)
-        checks += [findings.losses(trial, order), findings.order_inside(order, mended or trial)]
+        by = trial.walks[0].index() if failed is None and trial.account.wrong else None
+        named = None if by is None else bench.by_index(by)
+        if named is not None and named.failed is None and not named.account.wrong:
+            checks += [findings.losses(named, order), findings.indices(trial)]
+        else:
+            checks += [findings.losses(trial, order), findings.order_inside(order, mended or trial)]
         checks += [findings.every_sample(case, trial), findings.positions(trial), findings.copies(trial)]
         checks.append(findings.cost(case, trial))
     if mended is not None:

@@ -63,6 +63,14 @@ class Bench:
         ours = DataLoader(data, collate_fn=case.collate, lookahead=lookahead, **taken)
         return self._trial({id(inner): ours}, data, folder)
 
+    def by_index(self, where: Where) -> Trial | None:
+        """The same, with that part of each batch passed to ``update`` as its indices."""
+        trial = self.with_ours() if self.case.data is None else self.as_it_is()
+        if trial is not None:
+            trial.by = where
+            trial.run(self.epochs)
+        return trial
+
     def mend(self) -> tuple[Trial | None, int]:
         """infobatch.DataLoader with the lookahead that was seen to work, or else with the last one tried."""
         tried, lookahead = None, 0

@@ -245,7 +245,8 @@ def losses(trial: Trial, order: Order) -> Check:
         return Check(name, "problem", seen, "Nothing raises: the wrong samples would be pruned.", BY_INDEX)
     if total.right:
         unsure = f", {total.undecided} could not be told" if total.undecided else ""
-        return Check(name, "ok", f"{total.right} of {total.came} reached their samples{unsure}")
+        how = "" if trial.by is None else " by the indices that come with a batch"
+        return Check(name, "ok", f"{total.right} of {total.came} reached their samples{how}{unsure}")
     if total.came and order == "kept":
         seen = f"{counted(total.came, 'loss')}, counted batch by batch; collate_fn keeps the order of samples"
         return Check(name, "ok", seen)
@@ -254,6 +255,13 @@ def losses(trial: Trial, order: Order) -> Check:
         return Check(name, "problem", "collate_fn changes the order of samples", means, BY_COLLATE)
     means = "The samples could not be recognised in the batches."
     return Check(name, "not checkable", f"{counted(total.came, 'loss')}, none for certain", means, BY_INDEX)
+
+
+def indices(trial: Trial) -> Check:
+    """Of batches that bring theirs, in an order of their own. Whether the loop passes them on is not seen."""
+    seen = f"with update(loss) alone {counted(trial.account.wrong, 'loss')} would go to another sample"
+    means = "collate_fn (or __getitems__) sorts or shuffles, and hands the indices on in the same order."
+    return Check("order inside a batch", "warning", seen, means, BY_INDEX.splitlines()[1])
 
 
 def order_inside(order: Order, trial: Trial) -> Check:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from ...dataset import Pruned
 from ...errors import InfoBatchError
 from ...scorebook import SKIPPED, UNSEEN
-from .tracing import Census, Log, Where, count_rows, rows
+from .tracing import Census, Log, Part, Where, count_rows, rows
 
 HERE = Path(__file__).parent
 EXACT = 2**24  # float32 tells whole numbers apart up to here
@@ -49,6 +50,8 @@ class Walk:
     """Batches in which no rows could be made out."""
     keys: dict[Where, list[int]] = field(default_factory=dict)
     """For each part of a batch and each row: the fingerprint it was recognised by, or 0."""
+    numbers: dict[Where, list[int]] = field(default_factory=dict)
+    """For each part of a batch that is a whole number in every row: those numbers."""
     went: dict[int, int] = field(default_factory=dict)
     """Sample -> the row whose loss became its score."""
     error: str = ""
@@ -76,6 +79,14 @@ class Walk:
         known = [keys for keys in self.keys.values() if sum(map(bool, keys)) >= 0.9 * self.total > 0]
         best = max(known, key=lambda keys: len(set(keys)), default=[])
         return best, bool(best) and 2 * len(set(best)) > self.total
+
+    def index(self) -> Where | None:
+        """The part of a batch that says which sample each row is of, where there is one."""
+        keys, sharp = self.identity()
+        for where, numbers in self.numbers.items():
+            if sharp and all(key in self.census.keys.get(one, ()) for key, one in zip(keys, numbers, strict=True)):
+                return where
+        return None
 
     @property
     def changed_counts(self) -> bool:
@@ -128,6 +139,13 @@ def account(walk: Walk) -> Account:
     return Account(right, wrong, inside, undecided)
 
 
+def _whole_numbers(rows: Sequence[Part]) -> list[int]:
+    """One a row; none where a row is something else."""
+    numbers = [float(row) for row in rows if isinstance(row, torch.Tensor) and row.numel() == 1]
+    whole = len(numbers) == len(rows) and all(number.is_integer() for number in numbers)
+    return [int(number) for number in numbers] if whole else []
+
+
 @dataclass
 class Trial:
     loader: Any
@@ -137,6 +155,8 @@ class Trial:
     """How many batches the loop fetches before it updates the one at hand."""
     single: bool = False
     """Whether the loader delivers samples and no batches."""
+    by: Where | None = None
+    """The part of a batch that goes to ``update`` as indices, if one does."""
     walks: list[Walk] = field(default_factory=list)
 
     def run(self, epochs: int) -> Trial:
@@ -201,13 +221,21 @@ class Trial:
             walk.uncounted += 1
             return
         walk.counts.append(count)
-        found = {where: [walk.census.recognise(row) for row in each] for where, each in rows(batch, count)}
+        each_part = dict(rows(batch, count))
+        found = {where: [walk.census.recognise(row) for row in each] for where, each in each_part.items()}
+        numbers = {where: whole for where, each in each_part.items() if (whole := _whole_numbers(each))}
+        if before:
+            numbers = {
+                where: walk.numbers[where] + whole for where, whole in numbers.items() if where in walk.numbers
+            }
+        walk.numbers = numbers
         for where in {*walk.keys, *found}:
             walk.keys.setdefault(where, [0] * before).extend(found.get(where, [0] * count))
         if not walk.error:
             began = perf_counter()
             try:
-                self.data.update((torch.arange(count) + (walk.first + before - self._shift)).float())
+                losses = (torch.arange(count) + (walk.first + before - self._shift)).float()
+                self.data.update(losses, None if self.by is None else torch.tensor(numbers[self.by][before:]))
             except InfoBatchError as error:
                 walk.error, walk.error_at = str(error), len(walk.counts)
             walk.updating += perf_counter() - began
