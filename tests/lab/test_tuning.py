@@ -61,7 +61,13 @@ def test_who_was_not_tried_at_each_rate_is_left_out() -> None:
     found = best_of(runs)
     assert [one.row.label for one in found.rows] == ["full"]
     assert found.left_out == ("random", "tiers")
-    assert found.about[-1].endswith("left out: random, tiers.")
+    assert (found.title, found.about[-1]) == (
+        "Full data at their best learning rate",
+        "Nothing else was tried at each rate.",
+    )
+    both = best_of(runs + at_rates("infobatch", PRUNED))
+    assert both.title == "Each at its best learning rate, against full data at theirs"
+    assert both.about[-1].endswith("left out: random, tiers.")
     tried = {name: [point.rate for point in line] for name, line in found.by_rate.items()}
     assert tried == {"full": list(FULL), "random": [0.1, 0.2], "tiers": list(FULL)}
 

@@ -99,7 +99,7 @@ def comparison(found: Comparison, best: AtBest | None = None) -> None:
         say("Each verdict stands by itself: none is corrected for the number of methods compared.")
     say(*(f"Note: {note}" for note in found.notes))
     if best is not None:
-        say("", "Each at its best learning rate, against full data at theirs:")
+        say("", f"{best.title}:")
         rows = [(name, f"{one.rate:g}", *rest) for one in best.rows for name, *rest in [_compared(one.row)]]
         _judged((columns[0], "rate", *columns[1:]), rows)
         say(*best.about)

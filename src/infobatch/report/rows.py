@@ -25,6 +25,18 @@ WEIGHTS = (
 """Upper ends. Rules that keep one in two have weights around 2, so no end lies there."""
 
 
+def _short(name: str, most: int = 40) -> str:
+    """The end stays, where a rate tells rows apart.
+
+    >>> _short("a method with a long name", 20)
+    'a method with a lon…'
+    >>> _short("a method with a long name · lr=0.05", 20)
+    'a method… · lr=0.05'
+    """
+    head, dot, tail = name.rpartition(" · ")
+    return clip(head, max(10, most - len(dot + tail))) + dot + tail if dot else clip(name, most)
+
+
 class Rows(Plot):
     """Axes for bars or dots in rows, each with its name over it, where long names have the whole width.
 
@@ -40,7 +52,7 @@ class Rows(Plot):
 
     def row(self, place: int, name: str, far: str = "", lines: Sequence[tuple[str | None, str]] = ()) -> None:
         """A row's name, a text at its far end, and what the pointer shows."""
-        shown = "\n".join(wrap(name, 46, max_lines=2, placeholder="…")) if self.folded else clip(name, 40)
+        shown = "\n".join(wrap(name, 46, max_lines=2, placeholder="…")) if self.folded else _short(name)
         for at, text, side in ((0, shown, "left"), (1, far, "right")):
             self.axes.annotate(
                 text, (at, place - 0.5), (0, -4), ("axes fraction", "data"), "offset pixels", va="top", ha=side
