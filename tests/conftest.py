@@ -5,6 +5,7 @@ And all machines run the same tests: without ``-m gpu`` a GPU is not seen, with 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no GPU here, or no -m gpu"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: to look through all of it takes most of a second, again at every collection of garbage
+    and, page by page, in every process that is forked."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
