@@ -27,7 +27,9 @@ from unittest import mock
 import torch.distributed as dist
 
 IMPORTED = [
+    "infobatch.cli.app",
     "infobatch.integrations.dcp",
+    "infobatch.lab.bench",
     "torch._dynamo",  # which the first optimizer of a process imports
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",

@@ -45,6 +45,7 @@ def counted(
 
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
 @pytest.mark.parametrize("compensate", ["loss", "none"])
+@settings(max_examples=30)
 @given(size=st.integers(9, 60), batch=st.integers(2, 9))
 def test_in_a_pruned_epoch_all_samples_count_alike(feeder: str, compensate: Any, size: int, batch: int) -> None:
     """And in a full one as without pruning: there each batch counts as a whole one."""
@@ -59,7 +60,7 @@ def test_in_a_pruned_epoch_all_samples_count_alike(feeder: str, compensate: Any,
 
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
 @pytest.mark.parametrize("how", [{"parts": 2}, {"parts": 4}, {"length": 2}, {"length": 4}])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(size=st.integers(18, 60))
 def test_parts_of_a_batch_count_alike_too(feeder: str, how: dict[str, int], size: int) -> None:
     """A batch of 8 in parts, each a mean, where the loop divides by a fixed number: the short one's count alike."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,6 +79,7 @@ IDEAS: dict[str, tuple[Idea, str]] = {
 }
 
 
+@cache
 def combine(names: str) -> Idea:
     """
     >>> combine("sqrt_growth+average").growth_power

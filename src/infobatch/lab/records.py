@@ -246,8 +246,8 @@ def kind_of(path: Path) -> str:
 
 def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
     """The runs of one file: each begins with a ``start``."""
-    run: Run | None = None
-    for number, fact in _facts(Path(path)):
+    run, path = None, Path(path)
+    for number, fact in _facts(path):
         kind = fact.get("kind")
         if kind == "start":
             if run is not None:
@@ -268,12 +268,13 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
         yield run
 
 
-def _begin(fact: Fact, path: str | os.PathLike[str], number: int) -> Run:
+def _begin(fact: Fact, path: Path, number: int) -> Run:
     if fact.get("format") not in (1, FORMAT):
         raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
     if not isinstance(fact.get("settings"), dict):
         raise _damaged(path, number, "has no settings")
-    run = Run(str(fact.get("run", Path(path).parent.name)), fact, file=Path(path))
+    name = fact.get("run", path.parent.name)
+    run = Run(str(name), fact, file=path)
     try:
         run.settings  # noqa: B018 - what is wrong with them is said here, where the file is known
     except InputError as error:

@@ -99,7 +99,7 @@ class Settings:
     @classmethod
     def of(cls, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> Settings:
         """Settings from plain values: what is given, else the task's defaults, else those above."""
-        known = [entry.name for entry in fields(cls)]
+        known = cls.__dataclass_fields__
         for name in [*given, *(defaults or {})]:
             if name not in known:
                 raise InputError(message("a setting of the lab", repr(name), near(name, known)))
@@ -153,6 +153,7 @@ def makes_up(method: str) -> bool:
     return rule != "" and parse_method(rule).unbiased
 
 
+@cache
 def _rule(method: str) -> str:
     """What leaves samples out in its epochs, of a static selection what trains on it; "" where nothing does."""
     static = parse_static(method)
@@ -330,16 +331,16 @@ _AT_LEAST: dict[str, float] = {
 
 
 def _check(settings: Settings) -> None:
-    for entry in fields(settings):
-        value, plain = cast(Any, getattr(settings, entry.name)), entry.default
+    for name, plain, kinds in _kinds():
+        value = cast(Any, getattr(settings, name))
         if type(plain) is int and type(value) is not int and whole(value) is not None:
             value = whole(value)  # of numpy, which a record in JSON could not hold
-            object.__setattr__(settings, entry.name, value)
-        kinds = (int, float) if isinstance(plain, float) else (type(plain),)
+            object.__setattr__(settings, name, value)
         if type(value) not in kinds:
-            expected = f"{entry.name} as {kinds[-1].__name__}, as {plain!r}"
+            expected = f"{name} as {kinds[-1].__name__}, as {plain!r}"
             raise InputError(message(expected, repr(value), "See docs/lab.md for all settings."))
-        _check_value(entry.name, value)
+        if name in _CHOICES or name in _AT_LEAST:
+            _check_value(name, value)
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))
@@ -352,6 +353,15 @@ def _check(settings: Settings) -> None:
     if combine(settings.ideas).grow_decay and settings.compensate != "loss":
         remedy = "With a growing rate the decay grows by itself: compensate=loss, or no decay."
         raise InputError(message("a growing loss, for the idea decay", f"compensate={settings.compensate}", remedy))
+
+
+@cache
+def _kinds() -> tuple[tuple[str, Any, tuple[type, ...]], ...]:
+    """Of each setting its name, its default and the types it may have; once, for thousands of records."""
+    return tuple(
+        (entry.name, entry.default, (int, float) if isinstance(entry.default, float) else (type(entry.default),))
+        for entry in fields(Settings)
+    )
 
 
 @cache

@@ -149,6 +149,7 @@ def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
     assert line == f"Left out: {more}."
 
 
+@pytest.mark.usefixtures("blank")
 def test_report_as_for_one_look(say: Any) -> None:
     """Who looked before sees wider intervals, unless one look is asked for."""
     for seed, name in ((seed, name) for seed in range(3) for name in ("full", "random:ratio=0.5")):
@@ -162,7 +163,7 @@ def test_report_as_for_one_look(say: Any) -> None:
     assert "One look at these runs is assumed." in out
 
 
-def test_report_of_recorded_runs(say: Any, place: Path) -> None:
+def test_report_of_recorded_runs(say: Any, place: Path, request: pytest.FixtureRequest) -> None:
     for method in ("full", "infobatch"):
         say("train", "--task", "toy:make", "--method", method, "--name", "mine")
     code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")
@@ -179,6 +180,7 @@ def test_report_of_recorded_runs(say: Any, place: Path) -> None:
     assert "Did you mean 'infobatch'?" in say("report", "runs/mine", "-o", "page.html", "--against", "infobach")[2]
     nowhere = "infobatch: [Errno 2] No such file or directory: '/proc/x'\n"
     assert say("report", "runs/mine", "-o", "/proc/x") == (2, "", nowhere)
+    request.getfixturevalue("blank")  # from here on nobody looks at the page
     broken = place / "runs" / "mine" / "full-seed0" / "record.jsonl"
     broken.write_text(broken.read_text().replace('"lr":0.05', '"lr":null', 1))
     code, out, err = say("report", "runs/mine", "-o", "page.html", "--json")
@@ -417,6 +419,7 @@ def test_numbers_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\nAt equal steps: to full data for as many steps, at the same learning rate or, where that did" in out
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_report_judges_as_its_comparison_did(say: Any) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "random", "--no-equal-steps", "--seeds", "2")
     for name, margin in (("mine", "2"), ("yours", "7")):
