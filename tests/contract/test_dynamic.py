@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from typing import Any
 
 import pytest
@@ -171,13 +172,20 @@ def test_the_seed_decides(name: str, variant: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@cache
+def undisturbed(name: str, variant: str) -> infobatch.Pruned:
+    """A run at its end, to look at."""
+    train = fresh(name, variant)
+    for epoch in range(EPOCHS):
+        epoch_of(train, epoch)
+    return train
+
+
 @every
 @some
 @pytest.mark.parametrize("stop", [0, 80])
 def test_a_run_resumes_bit_for_bit(name: str, variant: str, stop: int, tmp_path: Any) -> None:
-    whole = fresh(name, variant)
-    for epoch in range(EPOCHS):
-        epoch_of(whole, epoch)
+    whole = undisturbed(name, variant)
     part = fresh(name, variant)
     for epoch in range(13):
         epoch_of(part, epoch)

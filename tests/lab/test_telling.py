@@ -130,4 +130,11 @@ def test_a_commit_is_told_of_a_repository_that_has_this_code_alone(
     assert telling.git_state() is None
     git("add", "-f", ".venv")
     git("commit", "-qm", "second")
-    assert telling.git_state() == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+    commit = git("rev-parse", "HEAD").strip()
+    assert telling.git_state() == {"commit": commit, "dirty": False}
+    (tmp_path / "new.py").touch()
+    assert telling.git_state() == {"commit": commit, "dirty": False}
+    (tmp_path / "theirs.py").write_text("# changed")
+    assert telling.git_state() == {"commit": commit, "dirty": True}
+    git("checkout", "-q", "--orphan", "empty")
+    assert telling.git_state() is None

@@ -176,6 +176,10 @@ def judged(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact
 # ---- where it runs -------------------------------------------------------------------------------------------
 
 
+NO_COMMIT = "(initial)"
+"""What git says in place of one."""
+
+
 def git_state() -> dict[str, Any] | None:
     """The commit of the code that runs, where it runs from a checkout. A repository that happens to lie around it,
     as around an environment in a project's folder, does not track this file."""
@@ -183,10 +187,14 @@ def git_state() -> dict[str, Any] | None:
     folder = here.parent
     try:
         _git(folder, "ls-files", "--error-unmatch", here.name)
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+        said = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
+    notes = dict(line[2:].split(" ", 1) for line in said.splitlines() if line.startswith("# "))
+    commit = notes.get("branch.oid", NO_COMMIT)
+    if commit == NO_COMMIT:
+        return None
+    return {"commit": commit, "dirty": any(not line.startswith("# ") for line in said.splitlines())}
 
 
 def _git(folder: Path, *words: str) -> str:
