@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test gpu check bench clean
 
 $(READY): pyproject.toml constraints.txt
+	@echo 'Installing torch and the rest into $(VENV): a minute or more'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'

@@ -219,7 +219,7 @@ _LARGE: Shape = (3, 224, 224)
 _GREY_DEFAULTS = {"model": "conv", "epochs": 20, "batch_size": 128, "lr": 0.1}
 # The paper's appendix A: OneCycle, momentum 0.9, weight decay 5e-4, batch 128; SGD up to 0.2 on CIFAR-10 and, on
 # CIFAR-100, 0.03 for full data and 0.05 for InfoBatch. Here all methods share one rate: on CIFAR-10 0.05, with which
-# full data do no worse than with 0.2, on CIFAR-100 0.17, the best of three for full data (docs/results.md). Label
+# full data do no worse than with 0.2, on CIFAR-100 0.17, the best of four for full data (docs/results.md). Label
 # smoothing is ours.
 _CIFAR_DEFAULTS = {"model": "resnet18", "epochs": 200, "batch_size": 128, "lr": 0.05, "label_smoothing": 0.1}
 
