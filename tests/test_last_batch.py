@@ -74,6 +74,39 @@ def test_parts_of_a_batch_count_alike_too(feeder: str, how: dict[str, int], size
                 assert shares == pytest.approx([1 / part] * len(shares))
 
 
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
+@pytest.mark.parametrize("length", [2, 8])
+@pytest.mark.parametrize("size", range(59, 67))
+def test_they_do_so_in_a_run_that_goes_on_before_any_batch(feeder: str, length: int, size: int) -> None:
+    """The first that comes then may be the short one, and no larger than a part of a whole one."""
+    whole = a_run(size)
+    for one in loader_of(whole, feeder, batch_size=8):
+        counted(whole, one, feeder, length=length)
+    states = [whole.state_dict()]
+    for one in loader_of(whole, feeder, batch_size=8):
+        counted(whole, one, feeder, length=length)
+        states.append(whole.state_dict())
+    for state in states[:-1]:
+        resumed = a_run(size)
+        resumed.load_state_dict(state)
+        for one in loader_of(resumed, feeder, batch_size=8):
+            shares = list(counted(resumed, one, feeder, length=length).values())
+            assert shares == pytest.approx([1 / length] * len(shares))
+
+
+def test_uneven_parts_count_alike_whichever_comes_first() -> None:
+    train_data = a_run(64)
+    for _ in range(EPOCHS):
+        kept = train_data.plan().kept
+        for one in infobatch.DataLoader(train_data, batch_size=10):
+            for cut in (slice(0, 2), slice(2, 6), slice(6, 10)):
+                if kept < 64 and len(one[0][cut]):
+                    shares = list(counted(train_data, [column[cut] for column in one], "ours").values())
+                    assert shares == pytest.approx([1 / 4] * len(shares))
+                elif len(one[0][cut]):
+                    train_data.update(one[0][cut])
+
+
 class Slow(torch.utils.data.Dataset[Any]):
     """Some of its samples take their time; which ones, workers see as it changes."""
 

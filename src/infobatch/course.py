@@ -50,8 +50,10 @@ class Course:
         """Whether who makes the learning rate grow knows that the epoch begins."""
         self.batch = 0
         """How many losses a whole update brings, all ranks together: the largest of the epoch, or of one before."""
+        self.in_parts = False
+        """Whether updates bring parts of the loader's batches."""
         self._sized = False
-        """Whether an update of this epoch has said so."""
+        """Whether an update of this epoch has said how many it brings."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -261,21 +263,26 @@ class Course:
         if self._sized and everyone == self.batch and plan is not None and batch < plan.kept:
             return None if plan.kept == plan.size else 1.0  # a whole one again, as nearly always
         run = self.running
-        whole = self._whole(run, everyone, last=last, entire=count == of)
+        whole = self._whole(run, everyone, last=last, part=count < of, entire=count == of)
         if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
             return None
         in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
         return None if in_one else everyone / whole
 
-    def _whole(self, run: Pass | None, everyone: int, *, last: bool, entire: bool) -> int:
+    def _whole(self, run: Pass | None, everyone: int, *, last: bool, part: bool, entire: bool) -> int:
         """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many
-        as the loader's batches have. Where those may be of any size, none is short but the last.
+        as the loader's batches have or, in parts, as the largest before. Where batches may be of any size, none is
+        short but the last.
         """
         known, seen = self.batch, self.batch if self._sized else 0
         if not last or everyone >= known:
             self.batch, self._sized = max(seen, everyone), True
-        if run is not None and run.asker.sized and (seen or entire):
-            return max(seen or self._everyones(run.asker.batch_size), everyone)
+        if run is not None and run.asker.sized and (seen or part or entire):
+            loaded = self._everyones(run.asker.batch_size)
+            usual = known if self.in_parts else loaded if entire else everyone
+            if part or everyone == loaded:
+                self.in_parts = part
+            return max(seen or usual, everyone)
         return max(seen or known, everyone) if last else everyone
 
     def _everyones(self, count: int) -> int:

@@ -45,6 +45,7 @@ def state_of(
         "seed": seed,
         "epoch": course.epoch,
         "batch": course.batch,
+        "in_parts": course.in_parts,
         "planned": book.planned,
         "scores": _saved(book.scores),
         "memory": {name: _saved(column) for name, column in book.memory.items()},
@@ -103,7 +104,7 @@ def checked(course: Course, state: State | list[State], method: str, compensate:
 def restore(course: Course, parts: Sequence[State], scale: Callable[[Plan | ShardPlan], float]) -> None:
     """The book, and the running plan with what had come back; ``scale`` says how its weights are scaled."""
     book = course.book
-    course.batch = parts[0]["batch"]
+    course.batch, course.in_parts = parts[0]["batch"], parts[0]["in_parts"]
     if isinstance(book, ShardBook):
         _restore_part(course, book, parts, scale)
     else:

@@ -25,6 +25,7 @@ FIELDS = {
         "seed",
         "epoch",
         "batch",
+        "in_parts",
         "planned",
         "scores",
         "reports",
@@ -116,6 +117,8 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
     for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("batch", 0), ("planned", 0), ("done", 0)):
         if not is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
+    if not isinstance(state["in_parts"], bool):
+        raise _refused("in_parts as true or false", repr(state["in_parts"]), "It is damaged.")
     _check_reports(state["reports"])
 
 

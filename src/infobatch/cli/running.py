@@ -157,7 +157,13 @@ def compare(
         raise InputError(message(f"1 to {MANY:,} seeds", str(seeds), "Five are a good start."))
     if resume is not None:
         _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
-        series, folder = _grown(Series.load(resume), methods, seeds, rates, margin, level), resume
+        known, folder = Series.load(resume), resume
+        if seeds is not None and seeds < len(known.seeds):
+            remedy = (
+                f"Leave --seeds out to finish it, or take what is there: infobatch report {shlex.quote(str(folder))}"
+            )
+            raise InputError(message(f"at least the {len(known.seeds)} seeds it was begun with", str(seeds), remedy))
+        series = _grown(known, methods, seeds, rates, margin, level)
         series.save(folder)
         series = series.on(given)
         task = make_task(series.base.task, series.base.data)
