@@ -74,17 +74,19 @@ class Walk:
     def failed(self) -> bool:
         return bool(self.error or self.crash)
 
-    def identity(self) -> tuple[list[int], bool]:
-        """The part of a batch that tells its samples apart best, and whether it does so well."""
+    def identities(self) -> list[list[int]]:
+        """The parts of a batch that tell its samples apart best; none where even those do not do it well."""
         known = [keys for keys in self.keys.values() if sum(map(bool, keys)) >= 0.9 * self.total > 0]
-        best = max(known, key=lambda keys: len(set(keys)), default=[])
-        return best, bool(best) and 2 * len(set(best)) > self.total
+        most = max((len(set(keys)) for keys in known), default=0)
+        return [keys for keys in known if len(set(keys)) == most] if 2 * most > self.total else []
 
     def index(self) -> Where | None:
         """The part of a batch that says which sample each row is of, where there is one."""
-        keys, sharp = self.identity()
+        content, known = self.identities(), self.census.keys
         for where, numbers in self.numbers.items():
-            if sharp and all(key in self.census.keys.get(one, ()) for key, one in zip(keys, numbers, strict=True)):
+            if content and all(
+                key in known.get(one, ()) for keys in content for key, one in zip(keys, numbers, strict=True)
+            ):
                 return where
         return None
 
@@ -120,15 +122,18 @@ class Account:
 
 
 def account(walk: Walk) -> Account:
-    """Hold what the scores say against what the rows hold."""
-    keys, sharp = walk.identity()
+    """Hold what the scores say against what the rows hold; where their parts do not agree, against the worst."""
+    return max((_account(walk, keys) for keys in walk.identities() or [[]]), key=lambda found: found.wrong)
+
+
+def _account(walk: Walk, keys: list[int]) -> Account:
     batch = [number for number, count in enumerate(walk.counts) for _ in range(count)]
     together: dict[int, set[int]] = {}
     for sample, row in walk.went.items():
         together.setdefault(batch[row], set()).add(sample)
     right = wrong = inside = undecided = 0
     for sample, row in walk.went.items():
-        key = keys[row] if sharp else 0
+        key = keys[row] if keys else 0
         if not key or sample not in walk.census.keys:
             undecided += 1
         elif key in walk.census.keys[sample]:
