@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -94,17 +95,60 @@ def test_they_do_so_in_a_run_that_goes_on_before_any_batch(feeder: str, length: 
             assert shares == pytest.approx([1 / length] * len(shares))
 
 
-def test_uneven_parts_count_alike_whichever_comes_first() -> None:
+def in_uneven_parts(train_data: infobatch.InfoBatch, feeder: str, lengths: list[int]) -> Iterator[list[float]]:
+    """An epoch in batches of 10, each in parts of these lengths; how much the samples of each part count."""
+    for one in loader_of(train_data, feeder, batch_size=10):
+        for part in zip(
+            *(column.split(lengths if len(column) == 10 else lengths[-1]) for column in one), strict=True
+        ):
+            yield list(counted(train_data, part, feeder).values())
+
+
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
+@pytest.mark.parametrize("lengths", [[2, 4, 4], [2, 3, 5], [1, 2, 3, 4], [5, 3, 2]])
+def test_uneven_parts_count_alike_whichever_comes_first(feeder: str, lengths: list[int]) -> None:
+    """Also in a run that goes on between the first two."""
+    train_data, one = a_run(64), pytest.approx(1 / max(lengths))
+    list(in_uneven_parts(train_data, feeder, lengths))
+    for _ in range(1, EPOCHS):
+        halfway = in_uneven_parts(train_data, feeder, lengths)
+        next(halfway)
+        state = train_data.state_dict()
+        assert all(share == one for shares in halfway for share in shares)
+        resumed = a_run(64)
+        resumed.load_state_dict(state)
+        if feeder != "named":  # which goes on with what is left, in other batches
+            assert all(share == one for shares in in_uneven_parts(resumed, feeder, lengths) for share in shares)
+
+
+def test_other_batches_from_one_epoch_to_the_next() -> None:
     train_data = a_run(64)
-    for _ in range(EPOCHS):
-        kept = train_data.plan().kept
-        for one in infobatch.DataLoader(train_data, batch_size=10):
-            for cut in (slice(0, 2), slice(2, 6), slice(6, 10)):
-                if kept < 64 and len(one[0][cut]):
-                    shares = list(counted(train_data, [column[cut] for column in one], "ours").values())
-                    assert shares == pytest.approx([1 / 4] * len(shares))
-                elif len(one[0][cut]):
-                    train_data.update(one[0][cut])
+    for epoch, (size, length) in enumerate([(16, 4), (8, 8), (16, 8), (4, 4)]):
+        for one in infobatch.DataLoader(train_data, batch_size=size):
+            shares = list(counted(train_data, one, "ours", length=length).values())
+            assert not epoch or shares == pytest.approx([1 / length] * len(shares))
+
+
+class Own(torch.utils.data.Sampler[list[int]]):
+    """Batches of eight, as nobody can see from outside."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.batches = torch.utils.data.BatchSampler(sampler, 8, drop_last=True)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def test_batches_of_ones_own_in_uneven_parts() -> None:
+    train_data = a_run(64)
+    for epoch in range(EPOCHS):
+        for one in infobatch.DataLoader(train_data, batch_sampler=Own(train_data.sampler)):
+            for part in zip(*(column.split([5, 3]) for column in one), strict=True):
+                shares = list(counted(train_data, part, "ours").values())
+                assert not epoch or shares == pytest.approx([1 / 5] * len(shares))
 
 
 class Slow(torch.utils.data.Dataset[Any]):

@@ -48,12 +48,10 @@ class Course:
         """Whether some of the epoch had come back on any rank before."""
         self.told = False
         """Whether who makes the learning rate grow knows that the epoch begins."""
-        self.batch = 0
-        """How many losses a whole update brings, all ranks together: the largest of the epoch, or of one before."""
-        self.in_parts = False
-        """Whether updates bring parts of the loader's batches."""
-        self._sized = False
-        """Whether an update of this epoch has said how many it brings."""
+        self.seen = 0
+        """How many losses the largest update of this epoch brought, all ranks together; 0 before the first."""
+        self.usual = 0
+        """The same of the epoch before."""
         self.idle = 0
         """How many whole passes went by without a loss, in this epoch."""
         self.strays = 0
@@ -248,7 +246,10 @@ class Course:
         if torch.compiler.is_compiling():
             return 1.0  # one graph is for all sizes, and is not told which is the last
         if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
-            return self._share(count, last=self._everyones(count) < self.batch and not in_graph(indices)) or 1.0
+            return (
+                self._share(count, last=self._everyones(count) < (self.seen or self.usual) and not in_graph(indices))
+                or 1.0
+            )
         return self._share(count, last=self.finished()) or 1.0
 
     def _share(self, count: int, *, last: bool, of: int = 0) -> float | None:
@@ -260,30 +261,31 @@ class Course:
         """
         plan = self.plan
         everyone, batch = self._everyones(count), self._everyones(of or count)
-        if self._sized and everyone == self.batch and plan is not None and batch < plan.kept:
+        if everyone == self.seen >= self.usual and plan is not None and batch < plan.kept:
             return None if plan.kept == plan.size else 1.0  # a whole one again, as nearly always
         run = self.running
-        whole = self._whole(run, everyone, last=last, part=count < of, entire=count == of)
+        whole = self._whole(run, count, of=of, last=last)
+        if not last or everyone >= (self.seen or self.usual):
+            self.seen = max(self.seen, everyone)
         if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
             return None
         in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
         return None if in_one else everyone / whole
 
-    def _whole(self, run: Pass | None, everyone: int, *, last: bool, part: bool, entire: bool) -> int:
-        """How many losses a whole update brings: as many as the largest of the epoch; before there was one, as many
-        as the loader's batches have or, in parts, as the largest before. Where batches may be of any size, none is
-        short but the last.
-        """
-        known, seen = self.batch, self.batch if self._sized else 0
-        if not last or everyone >= known:
-            self.batch, self._sized = max(seen, everyone), True
-        if run is not None and run.asker.sized and (seen or part or entire):
-            loaded = self._everyones(run.asker.batch_size)
-            usual = known if self.in_parts else loaded if entire else everyone
-            if part or everyone == loaded:
-                self.in_parts = part
-            return max(seen or usual, everyone)
-        return max(seen or known, everyone) if last else everyone
+    def _whole(self, run: Pass | None, count: int, *, of: int, last: bool) -> int:
+        """How many losses a whole update brings."""
+        sized = run is not None and run.asker.sized
+        loaded = self._everyones(run.asker.batch_size) if run is not None and sized else 0
+        come = self.before + self._everyones((0 if run is None else run.taken) + self.named)
+        return whole_update(
+            self._everyones(count),
+            self.seen,
+            self.usual,
+            loaded,
+            first=come <= (loaded or self._everyones(of)) and not self.ask_book,
+            entire=count == of if of else None,
+            last=last,
+        )
 
     def _everyones(self, count: int) -> int:
         """So many on each rank."""
@@ -401,8 +403,9 @@ class Course:
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
-        self.begun = self.told = self._sized = False
+        self.begun = self.told = False
         self.before = self.named = self.idle = 0
+        self.usual, self.seen = self.seen or self.usual, 0
 
     def to(self, device: torch.device) -> None:
         self.book.to(device)
@@ -410,6 +413,24 @@ class Course:
             self.plan = self.plan.to(device)
         if self.last is not None:
             self.last.walk.to(device)
+
+
+def whole_update(
+    everyone: int, seen: int, usual: int, loaded: int, *, first: bool, entire: bool | None, last: bool
+) -> int:
+    """How many losses a whole update brings, where this one brings those of ``everyone``.
+
+    As many as the largest that was ``seen`` in the epoch. While its ``first`` batch comes in parts, the largest of
+    them may be still to come: then as many as was ``usual`` in the epoch before. (Parts that have become smaller
+    since are taken for short ones, in that one batch.) Where an ``entire`` batch that is short comes first of all, as
+    many as the loader's have, ``loaded``. Where batches may be of any size (``loaded`` is 0) none is short but the
+    last.
+    """
+    if entire is False or (entire is None and everyone < loaded):
+        return max(seen, usual if first else 0, everyone)
+    if not loaded:
+        return max(seen or usual, everyone) if last else everyone
+    return max(seen or min(usual or loaded, loaded), everyone)
 
 
 def in_graph(indices: Tensor) -> bool:

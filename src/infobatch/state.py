@@ -44,8 +44,8 @@ def state_of(
         "num_epochs": num_epochs,
         "seed": seed,
         "epoch": course.epoch,
-        "batch": course.batch,
-        "in_parts": course.in_parts,
+        "seen": course.seen,
+        "usual": course.usual,
         "planned": book.planned,
         "scores": _saved(book.scores),
         "memory": {name: _saved(column) for name, column in book.memory.items()},
@@ -104,7 +104,7 @@ def checked(course: Course, state: State | list[State], method: str, compensate:
 def restore(course: Course, parts: Sequence[State], scale: Callable[[Plan | ShardPlan], float]) -> None:
     """The book, and the running plan with what had come back; ``scale`` says how its weights are scaled."""
     book = course.book
-    course.batch, course.in_parts = parts[0]["batch"], parts[0]["in_parts"]
+    course.seen, course.usual = parts[0]["seen"], parts[0]["usual"]
     if isinstance(book, ShardBook):
         _restore_part(course, book, parts, scale)
     else:

@@ -24,8 +24,8 @@ FIELDS = {
         "num_epochs",
         "seed",
         "epoch",
-        "batch",
-        "in_parts",
+        "seen",
+        "usual",
         "planned",
         "scores",
         "reports",
@@ -114,11 +114,10 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
         if state[name] != here:
             got = f"{name} {state[name]}"
             raise _refused(f"{name} {here}", got, "Resume with the settings the run was begun with.")
-    for name, least in (("num_epochs", 1), ("seed", 0), ("epoch", 0), ("batch", 0), ("planned", 0), ("done", 0)):
+    counts = ("seed", "epoch", "seen", "usual", "planned", "done")
+    for name, least in (("num_epochs", 1), *((name, 0) for name in counts)):
         if not is_count(state[name], least):
             raise _refused(f"{name} as a whole number of at least {least}", repr(state[name]), "It is damaged.")
-    if not isinstance(state["in_parts"], bool):
-        raise _refused("in_parts as true or false", repr(state["in_parts"]), "It is damaged.")
     _check_reports(state["reports"])
 
 
