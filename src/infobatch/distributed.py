@@ -103,7 +103,7 @@ def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> 
     if ranks.world == 1:
         return mine
     home = mine.device
-    mine = mine.to(common(ranks))
+    mine = mine.to(_exchange_device(ranks))
     heading = mine.new_tensor([PURPOSES.index(purpose), epoch, count >> 22, count & 0x3FFFFF])
     part = torch.cat([heading, mine])
     every = part.new_empty(ranks.world * part.numel())
@@ -130,7 +130,7 @@ def total(ranks: Ranks, mine: Tensor) -> Tensor:
     """The sum of a few numbers over the ranks."""
     if ranks.world == 1:
         return mine
-    summed = mine.to(common(ranks), copy=True)
+    summed = mine.to(_exchange_device(ranks), copy=True)
     with _together(ranks, "plan an epoch"):
         dist.all_reduce(summed, group=ranks.group)
     return summed.to(mine.device)
@@ -140,7 +140,7 @@ def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
     """A few counts of each rank, known to all: one row a rank."""
     if ranks.world == 1:
         return [mine]
-    row = torch.tensor(mine, device=common(ranks))
+    row = torch.tensor(mine, device=_exchange_device(ranks))
     rows = row.new_empty(ranks.world * len(mine))
     with _together(ranks, "plan an epoch"):
         _all_gather(rows, row, group=ranks.group)
@@ -148,13 +148,16 @@ def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
     return counts
 
 
-def common(ranks: Ranks) -> torch.device:
-    """Where the ranks exchange numbers, wherever each has its own: NCCL takes them from a GPU alone."""
+def _exchange_device(ranks: Ranks) -> torch.device:
+    """Where the ranks exchange numbers, wherever each has its own: NCCL takes them from a GPU alone.
+
+    What a group takes torch says nowhere in public.
+    """
     group: Any = dist.group.WORLD if ranks.group is None else ranks.group
     kinds = {device.type for device in group._device_types}
     if "cpu" in kinds:
         return torch.device("cpu")
-    return torch.device(kinds.pop(), torch.accelerator.current_device_index())
+    return torch.device(min(kinds), torch.accelerator.current_device_index())
 
 
 @contextmanager

@@ -57,7 +57,8 @@ class Run:
     mesh: int = 0
     """The width of tensor-parallel groups; the data-parallel ones share the data."""
     backend: str = ""
-    """Of a group of its own, as "cuda:gloo": like NCCL it takes nothing that is not on a GPU."""
+    """Of a group of its own, as "cuda:gloo": like NCCL it takes nothing that is not on a GPU. Such runs ask for their
+    state before each update, too."""
 
 
 def wrapped(model: nn.Module, how: str, group: Any) -> nn.Module:

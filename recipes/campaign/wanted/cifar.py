@@ -206,7 +206,8 @@ def published(seeds: int = 3) -> Iterator[Settings]:
     """The papers' own cells for ResNet-18 on CIFAR-100: InfoBatch at 0.05 is held against full data at 0.03 there.
 
     That baseline among what each part adds (Table 4): long and short runs fill an hour better than all the long
-    ones first. Then how far the ratio can go (Figure 3), and one more seed of the baseline.
+    ones first. Then how far the ratio can go (Figure 3), and one more seed of the baseline, which has five whatever
+    ``seeds`` says.
     """
     names = ("infobatch:rescale=False", "infobatch:delta=1.0", "infobatch:delta=1.0,rescale=False")
     parts: list[dict[str, Any]] = [{"method": name} for name in names]

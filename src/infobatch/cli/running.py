@@ -157,13 +157,7 @@ def compare(
         raise InputError(message(f"1 to {MANY:,} seeds", str(seeds), "Five are a good start."))
     if resume is not None:
         _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
-        known, folder = Series.load(resume), resume
-        if seeds is not None and seeds < len(known.seeds):
-            remedy = (
-                f"Leave --seeds out to finish it, or take what is there: infobatch report {shlex.quote(str(folder))}"
-            )
-            raise InputError(message(f"at least the {len(known.seeds)} seeds it was begun with", str(seeds), remedy))
-        series = _grown(known, methods, seeds, rates, margin, level)
+        series, folder = _grown(Series.load(resume), methods, seeds, rates, margin, level), resume
         series.save(folder)
         series = series.on(given)
         task = make_task(series.base.task, series.base.data)
@@ -236,7 +230,10 @@ def _grown(
     level: float | None,
 ) -> Series:
     """A comparison may get more methods, seeds and rates; it never loses any."""
-    first, many = series.seeds[0], max(seeds or 0, len(series.seeds))
+    first, many = series.seeds[0], seeds or len(series.seeds)
+    if many < len(series.seeds):
+        remedy = "Leave --seeds out to finish it; `infobatch report` takes what is there."
+        raise InputError(message(f"at least the {len(series.seeds)} seeds it has", str(seeds), remedy))
     return replace(
         series,
         methods=tuple(dict.fromkeys([*series.methods, *methods])),

@@ -152,8 +152,9 @@ def compare(
 
 
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, by label: the baseline, then methods as they were begun with the
-    first seed, each followed by its control; rate by rate. The order of the runs given does not matter.
+    """Runs that differ in nothing but the seed, by label. Rate by rate, where rates differ: the baseline, then
+    methods as they were begun with the first seed, each followed by its control. The order of the runs given does
+    not matter.
 
     Where other settings than the method differ, they are part of the label. Full data with another method's very
     number of steps is labelled by that method, since the number differs from seed to seed; "full+lr" where the

@@ -246,7 +246,8 @@ def kind_of(path: Path) -> str:
 
 def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
     """The runs of one file: each begins with a ``start``."""
-    run, path = None, Path(path)
+    run: Run | None = None
+    path = Path(path)
     for number, fact in _facts(path):
         kind = fact.get("kind")
         if kind == "start":
@@ -273,8 +274,7 @@ def _begin(fact: Fact, path: Path, number: int) -> Run:
         raise _damaged(path, number, f"has format {fact.get('format')!r}, and this version reads {FORMAT}")
     if not isinstance(fact.get("settings"), dict):
         raise _damaged(path, number, "has no settings")
-    name = fact.get("run", path.parent.name)
-    run = Run(str(name), fact, file=path)
+    run = Run(str(fact.get("run", path.parent.name)), fact, file=path)
     try:
         run.settings  # noqa: B018 - what is wrong with them is said here, where the file is known
     except InputError as error:

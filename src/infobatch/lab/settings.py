@@ -99,7 +99,7 @@ class Settings:
     @classmethod
     def of(cls, given: dict[str, Any], defaults: dict[str, Any] | None = None) -> Settings:
         """Settings from plain values: what is given, else the task's defaults, else those above."""
-        known = cls.__dataclass_fields__
+        known = [name for name, *_ in _kinds()]
         for name in [*given, *(defaults or {})]:
             if name not in known:
                 raise InputError(message("a setting of the lab", repr(name), near(name, known)))
@@ -339,8 +339,7 @@ def _check(settings: Settings) -> None:
         if type(value) not in kinds:
             expected = f"{name} as {kinds[-1].__name__}, as {plain!r}"
             raise InputError(message(expected, repr(value), "See docs/lab.md for all settings."))
-        if name in _CHOICES or name in _AT_LEAST:
-            _check_value(name, value)
+        _check_value(name, value)
     for name in ("warmup", "label_smoothing"):
         if not 0 <= getattr(settings, name) < 1:
             raise InputError(message(f"{name} in [0, 1)", repr(getattr(settings, name)), "It is a share."))

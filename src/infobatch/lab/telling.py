@@ -176,10 +176,6 @@ def judged(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact
 # ---- where it runs -------------------------------------------------------------------------------------------
 
 
-NO_COMMIT = "(initial)"
-"""What git says in place of one."""
-
-
 def git_state() -> dict[str, Any] | None:
     """The commit of the code that runs, where it runs from a checkout. A repository that happens to lie around it,
     as around an environment in a project's folder, does not track this file."""
@@ -190,11 +186,11 @@ def git_state() -> dict[str, Any] | None:
         said = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
-    notes = dict(line[2:].split(" ", 1) for line in said.splitlines() if line.startswith("# "))
-    commit = notes.get("branch.oid", NO_COMMIT)
-    if commit == NO_COMMIT:
+    lines = said.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    if commit == "(initial)":  # as git has it where there is no commit yet
         return None
-    return {"commit": commit, "dirty": any(not line.startswith("# ") for line in said.splitlines())}
+    return {"commit": commit, "dirty": any(not line.startswith("# ") for line in lines)}
 
 
 def _git(folder: Path, *words: str) -> str:

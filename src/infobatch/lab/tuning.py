@@ -76,8 +76,13 @@ class AtBest:
         return tuple(one for one in self.rows if one.rate in (self.rates[0], self.rates[-1]))
 
     @property
+    def full_alone(self) -> bool:
+        """Nothing else was tried at each rate."""
+        return len(self.rows) == 1
+
+    @property
     def title(self) -> str:
-        if len(self.rows) == 1:
+        if self.full_alone:
             return "Full data at their best learning rate"
         return "Each at its best learning rate, against full data at theirs"
 
@@ -94,7 +99,7 @@ class AtBest:
             texts.append(f"Best at an end of what was tried, so that a rate beyond may be better: {ends}.")
         if any(one.row.same_steps is not None for one in self.rows):
             texts.append("At equal steps: to full data for as many steps, at the best rate for that.")
-        if self.left_out and len(self.rows) == 1:
+        if self.left_out and self.full_alone:
             texts.append("Nothing else was tried at each rate.")
         elif self.left_out:
             texts.append(f"Not tried at each rate, so left out: {', '.join(self.left_out)}.")

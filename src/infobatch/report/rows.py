@@ -26,7 +26,7 @@ WEIGHTS = (
 
 
 def _short(name: str, most: int = 40) -> str:
-    """The end stays, where a rate tells rows apart.
+    """The end stays, where a setting tells rows apart.
 
     >>> _short("a method with a long name", 20)
     'a method with a lon…'
@@ -34,7 +34,8 @@ def _short(name: str, most: int = 40) -> str:
     'a method… · lr=0.05'
     """
     head, dot, tail = name.rpartition(" · ")
-    return clip(head, max(10, most - len(dot + tail))) + dot + tail if dot else clip(name, most)
+    tail = clip(tail, most // 2)
+    return clip(head, most - len(dot + tail)) + dot + tail if dot else clip(name, most)
 
 
 class Rows(Plot):

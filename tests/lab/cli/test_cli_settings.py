@@ -117,7 +117,7 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     assert say("compare", "--resume", "runs/mine", "--methods", "infobach")[0] == 2
     code, _, err = say("compare", "--resume", "runs/mine", "--seeds", "1")
     assert code == 2
-    assert "at least the 2 seeds it was begun with; got 1. Leave --seeds out to finish it" in " ".join(err.split())
+    assert "at least the 2 seeds it has; got 1. Leave --seeds out to finish it" in " ".join(err.split())
     plan = json.loads(Path("runs/mine/comparison.json").read_text())
     assert plan["methods"] == ["infobatch", "random"]
     told = json.loads(out)["comparison"]

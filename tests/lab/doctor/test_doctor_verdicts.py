@@ -222,21 +222,26 @@ def test_a_batch_that_brings_its_indices_may_be_in_any_order(loader: str, patien
     """As the remedy for a collate_fn that sorts has it; whether the loop passes them on is not to be seen."""
     made = {"plain": "Torch(Indexed(), batch_size=8, collate_fn=backwards)"}
     found = examine(patient(made.get(loader, f"{loader}(Indexed(), collate_fn=backwards)")))
-    assert not_ok(found) == {"order inside a batch": "warning"} | (
-        {"wrapping": "warning"} if loader == "plain" else {}
-    )
+    assert not_ok(found) == {"indices": "warning"} | ({"wrapping": "warning"} if loader == "plain" else {})
     right, came = re.match(r"(\d+) of (\d+) .* by the indices that come", named(found, "losses").seen).groups()
     assert right == came
-    assert re.search(BY_INDEX, named(found, "order inside a batch").mend)
+    assert re.search(BY_INDEX, named(found, "indices").mend)
+    assert "update(loss, indices)" in found.verdict
 
 
-def test_indices_that_are_not_those_of_the_rows_are_no_remedy(patient: Callable[..., str]) -> None:
-    collate = "lambda s: {**backwards(s), 'index': torch.tensor([one['index'] for one in s])}"
-    found = examine(patient(f"ours(Indexed(), collate_fn={collate})"))
+@pytest.mark.parametrize("size", [60, 59])
+def test_parts_of_a_row_that_are_of_different_samples_are_told(size: int, patient: Callable[..., str]) -> None:
+    """Whether the loss is of what was moved nobody can see from outside; with one copy among the samples, too."""
+    data = "Indexed()" if size == 60 else "ConcatDataset([Indexed(59), Subset(Indexed(), [58])])"
+    moved = "lambda s: {**default_collate(s), 'picture': default_collate([one['picture'] for one in s[::-1]])}"
+    found = examine(patient(f"ours({data}, collate_fn={moved})"))
+    assert not_ok(found) | {"copies": "ok"} == {"order inside a batch": "warning", "copies": "ok"}
+    assert "of another sample" in named(found, "order inside a batch").seen
+
+
+def test_an_index_of_what_is_inside_is_not_the_position_of_a_sample(patient: Callable[..., str]) -> None:
+    found = examine(patient("ours(Subset(Indexed(), range(5, 55)), collate_fn=backwards)"))
     assert not_ok(found) == {"losses": "problem", "order inside a batch": "problem"}
-    assert named(
-        examine(patient("ours(Subset(Indexed(), range(5, 55)), collate_fn=backwards)")), "losses"
-    ).status == ("problem"), "an index of what is inside is not the position of the sample"
 
 
 def test_every_wrong_loss_is_counted(patient: Callable[..., str]) -> None:

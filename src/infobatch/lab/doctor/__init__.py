@@ -57,14 +57,16 @@ class Diagnosis:
         status = Counter(check.status for check in self.checks)
         warned = [check.name for check in self.checks if check.status == "warning" and check.name != "wrapping"]
         warnings = f" With warnings: see {', '.join(warned)}." if warned else ""
+        named = any(check.name == findings.INDICES for check in self.checks)
         if not self.ok:
             return f"Not yet: see {', '.join(check.name for check in self.checks if check.status == 'problem')}."
         if status["not checkable"]:
             unmade = f"{status['not checkable']} of {len(self.checks)} checks"
             return f"No problem found, but {unmade} could not be made.{warnings}"
         if any(check.name == "wrapping" and check.status == "warning" for check in self.checks):
-            return f"Nothing is pruned yet. With the lines above, every loss would reach its sample.{warnings}"
-        return f"Every loss reaches its sample.{warnings}"
+            lines = "the lines above and update(loss, indices)" if named else "the lines above"
+            return f"Nothing is pruned yet. With {lines}, every loss would reach its sample.{warnings}"
+        return f"Every loss reaches its sample{' where the loop calls update(loss, indices)' * named}.{warnings}"
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok, "verdict": self.verdict}
@@ -111,7 +113,7 @@ def _diagnose(target: str, case: Case, epochs: int, limit: int | None, folder: P
     checks = [readable, findings.wrapping(case), findings.sampler(case), findings.batch_sampler(case)]
     checks += [findings.workers(case), findings.drop_last(case, size)]
     bench = Bench(case, size, epochs, folder)
-    trial = bench.with_ours() if case.data is None else bench.as_it_is()
+    trial = bench.first()
     if trial is None:
         checks.append(findings.out_of_reach(case))
     else:
@@ -129,9 +131,8 @@ def _after(case: Case, bench: Bench, trial: Trial) -> list[Check | None]:
     checks.append(findings.batch_size(trial))
     if not trial.crashed:
         order = bench.order(mended or trial)
-        by = trial.walks[0].index() if failed is None and trial.account.wrong else None
-        named = None if by is None else bench.by_index(by)
-        if named is not None and named.failed is None and not named.account.wrong:
+        named = bench.by_index(trial)
+        if named is not None:
             checks += [findings.losses(named, order), findings.indices(trial)]
         else:
             checks += [findings.losses(trial, order), findings.order_inside(order, mended or trial)]

@@ -63,13 +63,19 @@ class Bench:
         ours = DataLoader(data, collate_fn=case.collate, lookahead=lookahead, **taken)
         return self._trial({id(inner): ours}, data, folder)
 
-    def by_index(self, where: Where) -> Trial | None:
-        """The same, with that part of each batch passed to ``update`` as its indices."""
-        trial = self.with_ours() if self.case.data is None else self.as_it_is()
-        if trial is not None:
-            trial.by = where
-            trial.run(self.epochs)
-        return trial
+    def first(self) -> Trial | None:
+        """As the person trains, or would with the three lines."""
+        return self.with_ours() if self.case.data is None else self.as_it_is()
+
+    def by_index(self, before: Trial) -> Trial | None:
+        """Once more, with the indices that come with each batch; None where there are none, or they do not help."""
+        where = before.walks[0].index() if before.failed is None and before.account.wrong else None
+        trial = None if where is None else self.first()
+        if trial is None:
+            return None
+        trial.by = where
+        trial.run(self.epochs)
+        return trial if trial.failed is None and not trial.account.wrong else None
 
     def mend(self) -> tuple[Trial | None, int]:
         """infobatch.DataLoader with the lookahead that was seen to work, or else with the last one tried."""

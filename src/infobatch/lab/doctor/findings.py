@@ -15,12 +15,16 @@ from .trials import Trial, tail
 
 Status = Literal["ok", "warning", "problem", "not checkable"]
 
+INDICES = "indices"
+"""The name of a check: all is well where the loop passes them."""
+
 YOURS = "The error is raised by your own code."
 THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 {line}
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
-BY_INDEX = """return *sample, index  # at the end of the data set's __getitem__
-loss = train_data.update(loss, indices)  # the indices as they come with the batch"""
+PASS_THEM = "loss = train_data.update(loss, indices)  # the indices as they come with the batch"
+BY_INDEX = f"""return *sample, index  # at the end of the data set's __getitem__
+{PASS_THEM}"""
 BY_COLLATE = f"""{BY_INDEX}
 # collate_fn gets (..., index) samples: sort them whole, and hand the indices on in the same order, as in
 *columns, indices = zip(*sorted(samples, key=...))
@@ -260,12 +264,16 @@ def losses(trial: Trial, order: Order) -> Check:
 def indices(trial: Trial) -> Check:
     """Of batches that bring theirs, in an order of their own. Whether the loop passes them on is not seen."""
     seen = f"with update(loss) alone {counted(trial.account.wrong, 'loss')} would go to another sample"
-    means = "collate_fn (or __getitems__) sorts or shuffles, and hands the indices on in the same order."
-    return Check("order inside a batch", "warning", seen, means, BY_INDEX.splitlines()[1])
+    means = "A batch is in another order than it was fetched in, and so are the indices that come with it."
+    return Check(INDICES, "warning", seen, means, PASS_THEM)
 
 
 def order_inside(order: Order, trial: Trial) -> Check:
     name, inside = "order inside a batch", trial.account.inside
+    if trial.account.elsewhere and order == "kept":
+        seen = "one part of a row is of the sample that was fetched, another part of another sample"
+        means = "Fine for negatives and the like; wrong if the loss is of the part that was moved."
+        return Check(name, "warning", seen, means, BY_COLLATE)
     if order == "kept":
         return Check(name, "ok", "as it was fetched")
     if order == "changed":

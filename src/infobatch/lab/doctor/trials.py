@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -75,19 +75,18 @@ class Walk:
         return bool(self.error or self.crash)
 
     def identities(self) -> list[list[int]]:
-        """The parts of a batch that tell its samples apart best; none where even those do not do it well."""
+        """The parts of a batch that tell its samples apart."""
         known = [keys for keys in self.keys.values() if sum(map(bool, keys)) >= 0.9 * self.total > 0]
-        most = max((len(set(keys)) for keys in known), default=0)
-        return [keys for keys in known if len(set(keys)) == most] if 2 * most > self.total else []
+        return [keys for keys in known if 2 * len(set(keys)) > self.total]
 
     def index(self) -> Where | None:
         """The part of a batch that says which sample each row is of, where there is one."""
-        content, known = self.identities(), self.census.keys
+        known = self.census.keys
         for where, numbers in self.numbers.items():
-            if content and all(
-                key in known.get(one, ()) for keys in content for key, one in zip(keys, numbers, strict=True)
-            ):
-                return where
+            for keys in self.identities():
+                named = zip(keys, numbers, strict=True)
+                if keys is not self.keys[where] and all(key in known.get(one, ()) for key, one in named):
+                    return where
         return None
 
     @property
@@ -110,6 +109,8 @@ class Account:
     inside: int = 0
     """Of the wrong ones: those that went to another sample of the same batch."""
     undecided: int = 0
+    elsewhere: int = 0
+    """Of the right ones: those with another part that is of another sample."""
 
     @property
     def came(self) -> int:
@@ -122,8 +123,10 @@ class Account:
 
 
 def account(walk: Walk) -> Account:
-    """Hold what the scores say against what the rows hold; where their parts do not agree, against the worst."""
-    return max((_account(walk, keys) for keys in walk.identities() or [[]]), key=lambda found: found.wrong)
+    """Hold what the scores say against what the rows hold; where their parts do not agree, against the best."""
+    every = [_account(walk, keys) for keys in walk.identities() or [[]]]
+    best = min(every, key=lambda found: found.wrong)
+    return replace(best, elsewhere=max(found.wrong for found in every) - best.wrong)
 
 
 def _account(walk: Walk, keys: list[int]) -> Account:
@@ -144,10 +147,10 @@ def _account(walk: Walk, keys: list[int]) -> Account:
     return Account(right, wrong, inside, undecided)
 
 
-def _whole_numbers(rows: Sequence[Part]) -> list[int]:
+def _whole_numbers(each: Sequence[Part]) -> list[int]:
     """One a row; none where a row is something else."""
-    numbers = [float(row) for row in rows if isinstance(row, torch.Tensor) and row.numel() == 1]
-    whole = len(numbers) == len(rows) and all(number.is_integer() for number in numbers)
+    numbers = [float(row) for row in each if isinstance(row, torch.Tensor) and row.numel() == 1]
+    whole = len(numbers) == len(each) and all(number.is_integer() for number in numbers)
     return [int(number) for number in numbers] if whole else []
 
 
