@@ -276,13 +276,14 @@ class Course:
         """How many losses a whole update brings."""
         sized = run is not None and run.asker.sized
         loaded = self._everyones(run.asker.batch_size) if run is not None and sized else 0
-        come = self.before + self._everyones((0 if run is None else run.taken) + self.named)
+        taken = 0 if run is None else run.taken
+        come, unknown = self.before + self._everyones(taken + self.named), self.ask_book and not taken
         return whole_update(
             self._everyones(count),
             self.seen,
             self.usual,
             loaded,
-            first=come <= (loaded or self._everyones(of)) and not self.ask_book,
+            first=not self.seen if unknown else come <= (loaded or self._everyones(of)),
             entire=count == of if of else None,
             last=last,
         )
