@@ -139,7 +139,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         log.append(entry)
         for step, batch in batches(loader, run, epoch, rank):
             if run.backend:
-                train.state_dict()  # before the first loss, too, when all tables are still in the host's memory
+                train.state_dict()
             xs, ys, ids = (part.to(run.device) for part in batch)
             loss = (model(xs) - ys).square().squeeze(1).to(getattr(torch, run.dtype))
             value = train.update(loss, ids) if run.explicit else train.update(loss)
