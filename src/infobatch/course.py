@@ -246,10 +246,8 @@ class Course:
         if torch.compiler.is_compiling():
             return 1.0  # one graph is for all sizes, and is not told which is the last
         if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
-            return (
-                self._share(count, last=self._everyones(count) < (self.seen or self.usual) and not in_graph(indices))
-                or 1.0
-            )
+            short = self._everyones(count) < (self.seen or self.usual)
+            return self._share(count, last=short and not in_graph(indices)) or 1.0
         return self._share(count, last=self.finished()) or 1.0
 
     def _share(self, count: int, *, last: bool, of: int = 0) -> float | None:
@@ -274,8 +272,7 @@ class Course:
 
     def _whole(self, run: Pass | None, count: int, *, of: int, last: bool) -> int:
         """How many losses a whole update brings."""
-        sized = run is not None and run.asker.sized
-        loaded = self._everyones(run.asker.batch_size) if run is not None and sized else 0
+        loaded = self._everyones(run.asker.batch_size) if run is not None and run.asker.sized else 0
         taken = 0 if run is None else run.taken
         come, unknown = self.before + self._everyones(taken + self.named), self.ask_book and not taken
         return whole_update(

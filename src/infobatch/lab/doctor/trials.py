@@ -81,9 +81,9 @@ class Walk:
 
     def index(self) -> Where | None:
         """The part of a batch that says which sample each row is of, where there is one."""
-        known = self.census.keys
+        known, content = self.census.keys, self.identities()
         for where, numbers in self.numbers.items():
-            for keys in self.identities():
+            for keys in content:
                 named = zip(keys, numbers, strict=True)
                 if keys is not self.keys[where] and all(key in known.get(one, ()) for key, one in named):
                     return where
@@ -232,18 +232,18 @@ class Trial:
         each_part = dict(rows(batch, count))
         found = {where: [walk.census.recognise(row) for row in each] for where, each in each_part.items()}
         numbers = {where: whole for where, each in each_part.items() if (whole := _whole_numbers(each))}
-        if before:
-            numbers = {
-                where: walk.numbers[where] + whole for where, whole in numbers.items() if where in walk.numbers
-            }
-        walk.numbers = numbers
+        if not before:
+            walk.numbers = {where: [] for where in numbers}
+        walk.numbers = {where: known for where, known in walk.numbers.items() if where in numbers}
+        for where, known in walk.numbers.items():
+            known.extend(numbers[where])
         for where in {*walk.keys, *found}:
             walk.keys.setdefault(where, [0] * before).extend(found.get(where, [0] * count))
         if not walk.error:
             began = perf_counter()
             try:
                 losses = (torch.arange(count) + (walk.first + before - self._shift)).float()
-                self.data.update(losses, None if self.by is None else torch.tensor(numbers[self.by][before:]))
+                self.data.update(losses, None if self.by is None else torch.tensor(numbers[self.by]))
             except InfoBatchError as error:
                 walk.error, walk.error_at = str(error), len(walk.counts)
             walk.updating += perf_counter() - began
