@@ -28,9 +28,9 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import infobatch
-from infobatch.lab.measures import in_turns
-from infobatch.lab.nets import Basic, resnet
-from infobatch.scorebook import ScoreBook
+from infobatch.epoch.scores import ScoreBook
+from infobatch.lab.papers.microbench import in_turns
+from infobatch.lab.tasks.nets import Basic, resnet
 
 
 def waiting(device: torch.device) -> Callable[[], Any]:
@@ -43,7 +43,7 @@ def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
     method = infobatch.methods.infobatch()
     book = ScoreBook(size, device)
     book.scores.copy_(torch.randn(size, device=device).exp())
-    moment = infobatch.schedules.Moment(1, 100)
+    moment = infobatch.methods.when.Moment(1, 100)
 
     def plan() -> None:
         book.begin(method.draw(book, moment, 0))

@@ -29,8 +29,8 @@ from rich.progress import track
 from rich.table import Table
 
 from infobatch import Pruned, methods
-from infobatch.lab.measures import processor
-from infobatch.sharding import ShardBook
+from infobatch.lab.papers.microbench import processor
+from infobatch.ranks.shards import ShardBook
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 METHODS = {"mean": methods.infobatch(), "quantiles": methods.author_tiers()}

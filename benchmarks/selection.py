@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from infobatch.lab.measures import processor
+from infobatch.lab.papers.microbench import processor
 from infobatch.selection import SELECTORS, Evidence
 
 LIMITED = ("k_center", "herding", "facility_location", "graph_cut")

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 import infobatch
-from infobatch.lab.verdicts import of_differences
+from infobatch.lab.compare.verdicts import of_differences
 
 METHODS = {"full data": infobatch.methods.full(), "InfoBatch": infobatch.methods.infobatch(ratio=0.5, delta=0.875)}
 torch.set_num_threads(1)  # the net is small, and results do not depend on the number of cores

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from infobatch.lab.tasks import Arrays, Task
+from infobatch.lab.tasks.task import Arrays, Task
 
 
 def squared(outputs, labels, label_smoothing):
@@ -45,8 +45,8 @@ def make(data=""):
 
 
 if __name__ == "__main__":
-    from infobatch.lab.settings import Settings
-    from infobatch.lab.training import run
+    from infobatch.lab.train.loop import run
+    from infobatch.lab.train.settings import Settings
 
     task = make()
     *_, end = run(Settings.of({"task": "own_task:make", "method": "infobatch"}, task.defaults), task=task)

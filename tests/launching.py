@@ -29,7 +29,7 @@ import torch.distributed as dist
 IMPORTED = [
     "infobatch.cli.app",
     "infobatch.integrations.dcp",
-    "infobatch.lab.bench",
+    "infobatch.lab.runs.runner",
     "torch._dynamo",  # which the first optimizer of a process imports
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset, TensorDataset
 
 import infobatch
-from infobatch.walk import PlanWalk
+from infobatch.epoch.slice import PlanWalk
 
 
 def indices_as_data(size: int) -> TensorDataset:

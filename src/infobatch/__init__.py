@@ -5,23 +5,16 @@
 '0.1.0'
 """
 
-from . import methods, variations
-from .checkpoint import load, save
+from . import methods
 from .dataset import Pruned
-from .errors import (
-    EpochError,
-    InfoBatchError,
-    InfoBatchWarning,
-    InputError,
-    MisalignedError,
-    RankError,
-    StateError,
-)
+from .epoch.summary import EpochReport
+from .errors import EpochError, InfoBatchError, InfoBatchWarning, InputError, MisalignedError, RankError, StateError
+from .files import load, save
 from .loader import DataLoader
-from .pacing import Paced, full_steps, pace
+from .methods import variations
 from .paper import InfoBatch
 from .plan import Plan
-from .telemetry import EpochReport
+from .schedule.pace import Paced, full_steps, pace
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from .errors import InputError, MisalignedError, message
-from .order import LARGEST
+from .ranks.permutation import LARGEST
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -12,23 +12,23 @@ from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .cautions import Cautions, warn_of_odd
-from .course import BOTH, Course, in_graph
-from .distributed import Ranks, find
+from .attribution.queue import Pass
+from .attribution.sampler import PlanSampler
+from .attribution.views import COPY, Copied, FullView, View
+from .epoch.advice import Cautions, warn_of_odd
+from .epoch.hidden import Look
+from .epoch.running import BOTH, Course, in_graph
+from .epoch.scores import ScoreBook, bring
+from .epoch.summary import EpochReport
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .growing import Growing, Pace
-from .ledger import Pass
-from .looking import Look
-from .method import Method, method_of
+from .methods.cuts import rule_of
+from .methods.method import Method, method_of
+from .methods.when import Moment
 from .plan import Growth, Plan, ShardPlan
-from .policies import rule_of
-from .sampler import PlanSampler
-from .schedules import Moment
-from .scorebook import ScoreBook, bring
-from .sharding import ShardBook, draw
+from .ranks.exchange import Ranks, find
+from .ranks.shards import ShardBook, draw
 from .state import checked, restore, state_of
-from .telemetry import EpochReport
-from .views import COPY, Copied, FullView, View
 
 ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
 

@@ -11,12 +11,12 @@ import torch.utils.data
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from .attribution.queue import STEPPED, Pass
+from .attribution.views import COPY, Copied, Fetched
 from .checks import count_of
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
-from .ledger import STEPPED, Pass
 from .plan import generator_for
-from .views import COPY, Copied, Fetched
 
 WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 

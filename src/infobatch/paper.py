@@ -7,8 +7,8 @@ from typing import Any
 from . import checks, methods
 from .dataset import ORDER, Pruned
 from .errors import InputError, message
+from .methods.cuts import Rounding
 from .plan import Growth
-from .policies import Rounding
 
 
 class InfoBatch(Pruned):

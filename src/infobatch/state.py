@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .course import Course
+from .epoch.running import Course
+from .epoch.scores import UNSEEN, ScoreBook
+from .epoch.summary import EpochReport
 from .plan import Plan, ShardPlan
-from .scorebook import UNSEEN, ScoreBook
-from .sharding import ShardBook
+from .ranks.shards import ShardBook
 from .state_checks import FORMAT, check_parts, check_state
-from .telemetry import EpochReport
 
 State = dict[str, Any]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .checks import is_count, is_number, kind
+from .epoch.summary import EpochReport
 from .errors import StateError, counted, message
 from .plan import ShardPlan
-from .telemetry import EpochReport
 
 FORMAT = 1
 FIELDS = {

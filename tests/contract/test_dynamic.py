@@ -12,9 +12,9 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 from infobatch import variations
-from infobatch.cards import CARDS
 from infobatch.methods import METHODS, Method
-from infobatch.schedules import Moment
+from infobatch.methods.card import CARDS
+from infobatch.methods.when import Moment
 
 SIZE, CLASSES, EPOCHS = 240, 4, 24
 LABELS = torch.arange(SIZE) % CLASSES
@@ -209,7 +209,7 @@ def test_methods_travel(name: str, variant: str) -> None:
     method = VARIANTS[variant](make(name))
     copy = pickle.loads(pickle.dumps(method))
     assert repr(copy) == repr(method)
-    book = infobatch.scorebook.ScoreBook(SIZE)
+    book = infobatch.epoch.scores.ScoreBook(SIZE)
     book.keep(method.memory, method.needs & {"confidence"})
     draws = [each.draw(book, Moment(0, EPOCHS), 1).indices for each in (method, copy)]
     assert torch.equal(*draws)
@@ -220,7 +220,7 @@ def test_who_is_not_known_stays(name: str) -> None:
     if name in ("random_star", "rs2", "order_dp", "seta"):
         pytest.skip("looks at no score, or draws before it looks")
     method = make(name)
-    book = infobatch.scorebook.ScoreBook(SIZE)
+    book = infobatch.epoch.scores.ScoreBook(SIZE)
     book.keep(method.memory, ())
     known = torch.arange(SIZE) % 3 != 0
     book.scores[known] = torch.rand(int(known.sum()))

@@ -1,7 +1,7 @@
 """A card for every method, and a method for every card; what it states is what the registries and the records hold.
 
 ``python tests/docs/test_cards.py --write`` writes the tables of docs/methods/README.md and those lines of the cards
-that repeat a registry. ``python docs/methods/fill.py`` writes what was measured.
+that repeat a registry. ``python tools/method_tables.py`` writes what was measured.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from infobatch import methods, variations
-from infobatch.cards import CARDS
-from infobatch.lab import records
-from infobatch.lab.settings import Settings
+from infobatch.lab.runs import records
+from infobatch.lab.train.settings import Settings
+from infobatch.methods.card import CARDS
 from infobatch.selection import SELECTORS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "methods"
@@ -37,7 +37,7 @@ PARTS = (
 
 
 def _fill() -> Any:
-    spec = importlib.util.spec_from_file_location("fill", FOLDER / "fill.py")
+    spec = importlib.util.spec_from_file_location("fill", FOLDER.parents[1] / "tools" / "method_tables.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -333,7 +333,7 @@ def test_without_records_a_card_says_so(tmp_path: Path) -> None:
 
 def test_the_pages_hold_what_the_records_say() -> None:
     stale = [path.name for path, text in fill.pages(FOLDER, fill.read(fill.KEPT)).items() if path.read_text() != text]
-    assert not stale, "python docs/methods/fill.py"
+    assert not stale, "python tools/method_tables.py"
 
 
 def test_the_examples_of_the_filler_run() -> None:

@@ -86,7 +86,13 @@ def test_the_page_reader_finds_blocks_and_skips() -> None:
 
 def test_the_core_has_examples() -> None:
     """A reader finds one where it counts."""
-    for name in ("infobatch", "infobatch.dataset", "infobatch.methods", "infobatch.pacing", "infobatch.reference"):
+    for name in (
+        "infobatch",
+        "infobatch.dataset",
+        "infobatch.methods",
+        "infobatch.schedule.pace",
+        "infobatch.reference",
+    ):
         finder = doctest.DocTestFinder(exclude_empty=True)
         assert any(test.examples for test in finder.find(sys.modules.get(name) or importlib.import_module(name)))
 

@@ -45,7 +45,7 @@ def train_on(train_data: infobatch.Pruned, losses: list[float], batch_size: int)
 @pytest.mark.parametrize("rounding", ["exact", "paper"])
 @pytest.mark.parametrize(("size", "C", "r", "delta", "seed"), RUNS)
 def test_whole_runs_follow_the_equations(
-    size: int, C: int, r: float, delta: float, seed: int, rounding: infobatch.policies.Rounding
+    size: int, C: int, r: float, delta: float, seed: int, rounding: infobatch.methods.cuts.Rounding
 ) -> None:
     data = TensorDataset(torch.arange(size))
     train_data = infobatch.InfoBatch(data, C, r, delta, seed=seed, rounding=rounding)
@@ -135,10 +135,10 @@ def test_expected_weight_is_one(seed: int) -> None:
     """Why it is unbiased: over many draws each sample's weight, 0 when left out, has the mean 1."""
     scores = torch.rand(20, generator=torch.Generator().manual_seed(seed))
     draws = 2000
-    book = infobatch.scorebook.ScoreBook(20)
+    book = infobatch.epoch.scores.ScoreBook(20)
     book.scores.copy_(scores)
     method = infobatch.methods.infobatch(0.5, 1.0)
-    moment = infobatch.schedules.Moment(1, 2)
+    moment = infobatch.methods.when.Moment(1, 2)
     total = sum(method.draw(book, moment, seed=draw).table.double() for draw in range(draws))
     # one weight has a standard deviation of at most about 1.1, so 5 sigma of the mean are 5 * 1.1 / sqrt(2000)
     assert torch.all((total / draws - 1).abs() < 0.125)

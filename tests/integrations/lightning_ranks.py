@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "slow" / "ranks"))
 import lightning_loop as one
 from leave import leave
 

@@ -16,7 +16,7 @@ import infobatch
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "slow" / "ranks"))
 from leave import leave
 from transformers_loop import Save, bert, classes, pruned, weights, with_trainer, without
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infobatch.lab import recipes
-from infobatch.lab.evidence import Measurement
-from infobatch.lab.outcomes import CellOutcome, Outcome
-from infobatch.lab.recipes import load
-from infobatch.lab.records import Run
-from infobatch.lab.settings import Settings
+from infobatch.lab.papers import recipe as recipes
+from infobatch.lab.papers.gathered import Measurement
+from infobatch.lab.papers.judge import CellOutcome, Outcome
+from infobatch.lab.papers.recipe import load
+from infobatch.lab.runs.records import Run
+from infobatch.lab.train.settings import Settings
 
 SMALL = """
 title = "A title"
@@ -73,7 +73,7 @@ def row(found: Outcome, name: str) -> CellOutcome:
     return next(each for each in found.rows if each.cell.name == name)
 
 
-MEASURE = "infobatch.lab.measures:operations"
+MEASURE = "infobatch.lab.papers.microbench:operations"
 
 
 def timed(time: str = "2026", quick: bool = False, **changes: float) -> Measurement:

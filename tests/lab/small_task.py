@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from infobatch.lab import training
-from infobatch.lab.records import Fact
-from infobatch.lab.settings import Settings
-from infobatch.lab.tasks import Arrays, Task
+from infobatch.lab.runs.records import Fact
+from infobatch.lab.tasks.task import Arrays, Task
+from infobatch.lab.train import loop as training
+from infobatch.lab.train.settings import Settings
 
 QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 16, "lr": 0.05, "threads": 1, "model": "mlp", "gallery": 2}
 

@@ -6,7 +6,7 @@ import pytest
 from facts import study
 
 from infobatch import report
-from infobatch.lab.records import Run
+from infobatch.lab.runs.records import Run
 
 
 @pytest.fixture(scope="session")

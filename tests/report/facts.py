@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from infobatch.lab import records
-from infobatch.lab.records import Run
-from infobatch.lab.settings import Settings
+from infobatch.lab.runs import records
+from infobatch.lab.runs.records import Run
+from infobatch.lab.train.settings import Settings
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 EDGES = 41

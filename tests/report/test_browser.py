@@ -20,7 +20,7 @@ from facts import attacked
 from PIL import Image
 
 from infobatch import report
-from infobatch.report.palette import DARK, LIGHT
+from infobatch.report.figures.palette import DARK, LIGHT
 
 pytestmark = pytest.mark.skipif(program() is None, reason="needs Chromium or Chrome on the path")
 

@@ -16,9 +16,10 @@ from reading import Reader, drawing, table
 
 from infobatch import report
 from infobatch.errors import InputError
-from infobatch.lab.records import Run
-from infobatch.lab.settings import Settings
-from infobatch.report import figure, frontier, series
+from infobatch.lab.runs.records import Run
+from infobatch.lab.train.settings import Settings
+from infobatch.report import series
+from infobatch.report.figures import figure, frontier
 
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
 

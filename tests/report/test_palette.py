@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infobatch.report import palette
+from infobatch.report.figures import palette
 
 
 def luminance(colour: str) -> float:

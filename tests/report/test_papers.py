@@ -19,12 +19,12 @@ from reading import Reader, drawing, table
 from infobatch import report
 from infobatch.cli import main
 from infobatch.errors import InputError
-from infobatch.lab import records
-from infobatch.lab.comparison import compare
-from infobatch.lab.evidence import Evidence, Measurement, evidence
-from infobatch.lab.outcomes import Outcome, listing, outcome
-from infobatch.lab.recipes import Recipe, load
-from infobatch.lab.settings import Settings
+from infobatch.lab.compare.comparison import compare
+from infobatch.lab.papers.gathered import Evidence, Measurement, evidence
+from infobatch.lab.papers.judge import Outcome, listing, outcome
+from infobatch.lab.papers.recipe import Recipe, load
+from infobatch.lab.runs import records
+from infobatch.lab.train.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 NONE = "\N{EN DASH}"
@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def known(place: Path) -> Evidence:
     rows = {"numpy mean, 1.28M": 1.0, "numpy percentile, 1.28M": 20.0, "numpy sort, 1.28M": 2.0}
-    measured = Measurement("infobatch.lab.measures:operations", rows, {"cpu": "a CPU"}, "2026")
+    measured = Measurement("infobatch.lab.papers.microbench:operations", rows, {"cpu": "a CPU"}, "2026")
     return Evidence(tuple(records.read_many(place)), (measured,))
 
 

@@ -14,10 +14,10 @@ from cyclopts import App, CycloptsError
 
 from .. import __version__
 from ..errors import InfoBatchError, InfoBatchWarning
-from ..lab.records import line
-from .looking import doctor, estimate, methods, report, tasks
+from ..lab.runs.records import line
+from .inspect_commands import doctor, estimate, methods, report, tasks
 from .options import Answer
-from .running import STOPPED, compare, reproduce, train
+from .train_commands import STOPPED, compare, reproduce, train
 
 app = App(
     name="infobatch",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
-from ..lab.catalogue import TASKS
-from ..lab.ideas import IDEAS
-from ..lab.nets import NETS
-from ..lab.optim import OPTIMIZERS
-from ..lab.settings import HARDWARE, Settings
+from ..lab.tasks.catalogue import TASKS
+from ..lab.tasks.nets import NETS
+from ..lab.train.ideas import IDEAS
+from ..lab.train.optimizers import OPTIMIZERS
+from ..lab.train.settings import HARDWARE, Settings
 
 LEARNING = Group("Settings", help="Where you give none: what suits the task, else the default shown.", sort_key=1)
 PLACE = Group("Where and how fast it runs", help="No influence on what is learnt.", sort_key=2)

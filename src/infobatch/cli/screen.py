@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..lab.readings import seconds
-from ..lab.records import Fact, Run, label
-from ..lab.settings import Settings
-from ..lab.training import Tick
+from ..lab.runs.fields import seconds
+from ..lab.runs.records import Fact, Run, label
+from ..lab.train.loop import Tick
+from ..lab.train.settings import Settings
 
 EVERY = 15.0
 """Seconds between two plain lines about a run under way."""

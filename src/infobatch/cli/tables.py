@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.words import percent, told
+from ..lab.format import percent, told
 
 if TYPE_CHECKING:
-    from ..lab.comparison import Comparison, Row
+    from ..lab.compare.comparison import Comparison, Row
+    from ..lab.compare.tuning import AtBest
+    from ..lab.compare.verdicts import Difference
     from ..lab.doctor import Diagnosis
-    from ..lab.estimate import Estimate
-    from ..lab.outcomes import CellOutcome, Listed, Outcome
-    from ..lab.tuning import AtBest
-    from ..lab.verdicts import Difference
+    from ..lab.estimate.savings import Estimate
+    from ..lab.papers.judge import CellOutcome, Listed, Outcome
 
 PLAIN_WIDTH = 200
 """Of a line where stdout is no terminal: nobody has to see it at once."""

@@ -10,11 +10,11 @@ from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.utils import DistributedType, send_to_device, synchronize_rng_states
 
-from ..distributed import find
+from ..attribution.sampler import PlanSampler
 from ..errors import InputError, message
 from ..loader import DataLoader, Delivery
-from ..pacing import Paced, full_steps
-from ..sampler import PlanSampler
+from ..ranks.exchange import find
+from ..schedule.pace import Paced, full_steps
 
 
 def prepare(accelerator: Accelerator, *objects: Any) -> Any:

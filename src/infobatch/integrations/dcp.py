@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ..dataset import Pruned
-from ..distributed import find
 from ..errors import InputError, message
+from ..ranks.exchange import find
 
 
 class Sharded:

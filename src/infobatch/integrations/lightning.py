@@ -15,7 +15,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
 from ..loader import DataLoader
-from ..pacing import Paced, full_steps
+from ..schedule.pace import Paced, full_steps
 
 Kind = TypeVar("Kind", bound=pl.Callback)
 

@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
-from ..checkpoint import load, save
+from ..attribution.views import Fetched
 from ..dataset import Pruned
-from ..distributed import find
 from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
-from ..pacing import Paced, full_steps, pace
-from ..views import Fetched
+from ..files import load, save
+from ..ranks.exchange import find
+from ..schedule.pace import Paced, full_steps, pace
 
 FILE = "infobatch.pt"
 """What a checkpoint's folder holds besides the Trainer's own files."""

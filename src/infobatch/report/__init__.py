@@ -25,13 +25,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoint import replacing
 from ..errors import InputError, installing, message
-from ..lab.records import Run
+from ..files import replacing
+from ..lab.runs.records import Run
 
 if TYPE_CHECKING:
-    from ..lab.evidence import Evidence
-    from ..lab.outcomes import Outcome
+    from ..lab.papers.gathered import Evidence
+    from ..lab.papers.judge import Outcome
 
 
 def write(
@@ -74,7 +74,7 @@ def write_papers(found: Sequence[Outcome], known: Evidence, path: str | os.PathL
 def papers_html(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> str:
     """That page as text: what came of each recipe, from what is ``known``. Its links begin where ``path`` lies."""
     with _extra():
-        from .papers import page
+        from .paper_page import page
     return page(found, known, Path(path))
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..lab.readings import number
-from ..lab.records import Fact
+from ..lab.runs.fields import number
+from ..lab.runs.records import Fact
 from . import series
-from .drawing import clip
-from .figure import said
+from .figures.figure import said
+from .figures.svg import clip
 from .series import Study
 
 MOST_LABELS = 8

@@ -9,17 +9,20 @@ from typing import Any
 from markupsafe import Markup
 
 from ..errors import counted
-from ..lab.comparison import Row
-from ..lab.readings import device_of, metric_of, number, seconds, table
-from ..lab.records import Run
-from ..lab.words import percent
-from . import curves, drawing, rows, shell
-from .by_rate import by_rate
-from .classes import by_class
-from .figure import Figure, accuracy, between, said, signed, styles, swatch
-from .frontier import frontier
+from ..lab.compare.comparison import Row
+from ..lab.format import percent
+from ..lab.runs.fields import device_of, metric_of, number, seconds, table
+from ..lab.runs.records import Run
+from . import shell
+from .figures import bars as rows
+from .figures import curves
+from .figures import svg as drawing
+from .figures.by_class import by_class
+from .figures.by_rate import by_rate
+from .figures.figure import Figure, accuracy, between, said, signed, styles, swatch
+from .figures.frontier import frontier
+from .figures.losses import distributions
 from .gallery import MOST_LABELS, Gallery, galleries
-from .losses import distributions
 from .series import Study
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..lab import readings
-from ..lab.comparison import Comparison, compare, group, is_control, partner_of
-from ..lab.readings import mean, number, table
-from ..lab.records import Fact, Run
-from ..lab.tuning import AtBest, at_best
+from ..lab.compare.comparison import Comparison, compare, group, is_control, partner_of
+from ..lab.compare.tuning import AtBest, at_best
+from ..lab.runs import fields as readings
+from ..lab.runs.fields import mean, number, table
+from ..lab.runs.records import Fact, Run
 
 MOST_POINTS, ALL_POINTS = 240, 1600
 """Of one curve, and of all curves of a figure. Longer ones are thinned evenly, the last point always kept."""

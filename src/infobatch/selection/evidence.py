@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import checkpoint
+from .. import files as checkpoint
 from ..checks import check_count
 from ..errors import InputError, StateError, message
 

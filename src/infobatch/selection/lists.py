@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import checkpoint
+from .. import files as checkpoint
 from ..errors import InputError, message
 
 NAMES = ("indices", "index", "idx")

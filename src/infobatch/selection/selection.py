@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from .. import checkpoint
+from .. import files as checkpoint
 from ..checks import check_count
 from ..errors import InputError, StateError, message
 from . import lists

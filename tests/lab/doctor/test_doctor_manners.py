@@ -16,9 +16,9 @@ import torch
 from patients import PRELUDE, N, named, not_ok, numbers
 
 from infobatch.errors import InputError
-from infobatch.lab.catalogue import make_task
 from infobatch.lab.doctor import examine
 from infobatch.lab.doctor.findings import YOURS
+from infobatch.lab.tasks.catalogue import make_task
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import infobatch
+from infobatch.lab.doctor.probe import Account, Trial, account
 from infobatch.lab.doctor.tracing import Census, Log, Marked, count_rows, fingerprint, parts, rows
-from infobatch.lab.doctor.trials import Account, Trial, account
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),

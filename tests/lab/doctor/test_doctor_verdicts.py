@@ -10,9 +10,9 @@ import pytest
 import torch
 from patients import N, named, not_ok
 
+from infobatch.epoch.slice import PlanWalk
 from infobatch.lab.doctor import Check, Diagnosis, examine
 from infobatch.lab.doctor.findings import BY_COLLATE
-from infobatch.walk import PlanWalk
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),

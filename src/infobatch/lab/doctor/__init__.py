@@ -29,10 +29,10 @@ import torch
 from ...checks import check_count
 from ...errors import InfoBatchWarning, InputError
 from . import findings
-from .bench import Bench
 from .case import Case, find, load
 from .findings import Check, Status
-from .trials import Trial
+from .probe import Trial
+from .sandbox import Bench
 
 __all__ = ["Check", "Diagnosis", "Status", "examine"]
 

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader as TorchLoader
 from ...dataset import Pruned
 from ...errors import InputError, message
 from ...loader import Carry, DataLoader
-from ..named import module_of
-from ..settings import near
+from ..import_target import module_of
+from ..train.settings import near
 
 
 @dataclass(frozen=True)

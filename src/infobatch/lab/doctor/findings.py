@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from ...errors import counted
-from .bench import Order
 from .case import Case, holds_pruned
-from .trials import Trial, tail
+from .probe import Trial, tail
+from .sandbox import Order
 
 Status = Literal["ok", "warning", "problem", "not checkable"]
 

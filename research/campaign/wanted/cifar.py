@@ -1,0 +1,293 @@
+"""ResNets on CIFAR, on a GPU: the headline, what it hangs on, and the papers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from infobatch.lab.train.settings import Settings
+
+from .queue import LR, STILL, UNWEIGHTED, before, grouped
+
+COMMON: dict[str, Any] = {
+    "batch_size": 128,
+    "schedule": "onecycle",
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.1,
+    "amp": "bf16",
+    "channels_last": True,
+    "gallery": 0,
+    "compensate": "loss",
+}
+SCREEN: dict[str, Any] = {**COMMON, "task": "cifar100", "model": "resnet8", "epochs": 30, "lr": 0.1, "eval_every": 30}
+HEADLINE: dict[str, Any] = {
+    **COMMON,
+    "task": "cifar100",
+    "model": "resnet18",
+    "epochs": 200,
+    "lr": 0.05,
+    "eval_every": 10,
+}
+SHORT: dict[str, Any] = {**HEADLINE, "epochs": 30, "eval_every": 30}
+SCREENED: list[list[dict[str, Any]]] = [
+    [
+        {"method": "full"},
+        {"method": "infobatch"},
+        {"method": "infobatch", **LR},
+        {"method": "random:ratio=0.33"},
+        {"method": "random:ratio=0.33", **LR},
+        {"method": "one_walk"},
+    ],
+    [
+        {"method": "infobatch", **LR, "ideas": "sqrt_growth"},
+        {"method": "infobatch", **LR, "ideas": "no_growth"},
+        {"method": "infobatch", "ideas": "normalise"},
+        {"method": "infobatch", "ideas": "average"},
+        {"method": "infobatch", "ideas": "recalibrate"},
+        {"method": "rising:ratio=0.33"},
+        {"method": "rising:ratio=0.33", **LR},
+        {"method": "tiers"},
+        {"method": "tiers", **LR},
+    ],
+    [
+        {"method": "ramp"},
+        {"method": "ramp", **LR},
+        {"method": "infobatch:delta=0.7"},
+        {"method": "infobatch:delta=0.95"},
+        {"method": "infobatch:warmup=5"},
+        {"method": "infobatch:ratio=0.3"},
+        {"method": "infobatch:ratio=0.7"},
+        {"method": "infobatch:ratio=0.7", **LR},
+        {"method": "rising:ratio=0.45", **LR},
+        {"method": "random:ratio=0.45", **LR},
+    ],
+]
+
+
+@before
+def screen(seeds: int = 20) -> Iterator[Settings]:
+    return grouped(SCREEN, SCREENED, seeds)
+
+
+@before
+def short(seeds: int = 5) -> Iterator[Settings]:
+    """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with as few steps."""
+    changes: list[dict[str, Any]] = [
+        *SCREENED[0][:5],
+        {"method": "rising:ratio=0.33", **LR},
+        {"method": "full", "steps": 8400},
+    ]
+    ideas: list[dict[str, Any]] = [
+        {"method": "infobatch", **LR, "ideas": "sqrt_growth"},
+        {"method": "infobatch", **LR, "ideas": "recalibrate"},
+        {"method": "infobatch", **LR, "ideas": "average"},
+        {"method": "ramp", **LR},
+        {"method": "infobatch:ratio=0.63", **LR},
+    ]
+    return grouped(SHORT, [[*changes, *ideas]], seeds)
+
+
+THREE: list[dict[str, Any]] = [{"method": "full"}, {"method": "author_tiers"}, {"method": "author_tiers", **LR}]
+
+
+@before
+def tables(seeds: int = 3) -> Iterator[Settings]:
+    """Tables 4 and 5 with the headline's net in 30 epochs, and AdamW; full data and both parts are in ``short``."""
+    parts = ["infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False", "above_mean"]
+    adamw: dict[str, Any] = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.05}
+    groups = [[{"method": method} for method in parts], [{**adamw, **row} for row in THREE]]
+    return grouped(SHORT, groups, seeds)
+
+
+@before
+def layerwise(seeds: int = 3) -> Iterator[Settings]:
+    """Optimizers of Table 7 that do not see how large a loss is: of pytorch_optimizer, and no graph holds them."""
+    kinds: list[dict[str, Any]] = [
+        {"optimizer": "lars", "lr": 2.3},
+        {"optimizer": "lamb", "lr": 0.01, "weight_decay": 0.01},
+    ]
+    groups = [[{**kind, **row} for row in THREE] for kind in kinds]
+    return grouped(SHORT, groups, seeds)
+
+
+@before
+def headline(seeds: int = 5) -> Iterator[Settings]:
+    """All at one cost but the first: a third left out, or a third fewer steps (what InfoBatch comes to here).
+
+    Then what may save 40 %, and random pruning and fewer steps at that cost: five seeds, fixed before the first run.
+    """
+    changes: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "infobatch", **LR},
+        {"method": "infobatch"},
+        {"method": "full", "steps": 52_200},
+        {"method": "random:ratio=0.38"},
+    ]
+    forty: list[dict[str, Any]] = [
+        {"method": "author_tiers", **LR},
+        {"method": "infobatch:ratio=0.63", **LR},
+        {"method": "random:ratio=0.47", **LR},
+    ]
+    return grouped(HEADLINE, [changes, forty, [{"method": "full", "steps": 46_200}]], seeds)
+
+
+@before
+def controls(seeds: int = 3) -> Iterator[Settings]:
+    """As few steps of full data at the rate the authors' tiers come to: they did better than all that was pruned.
+
+    Then whether 0.05 is too small for full data, too (it is), and what pruning loses at 0.085.
+    """
+    first: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
+    others: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "author_tiers", **LR},
+        {"method": "infobatch", **LR},
+    ]
+    last: list[dict[str, Any]] = [{"method": "author_tiers", **STILL}]
+    return grouped({**HEADLINE, "lr": 0.085}, [first, others, last], seeds)
+
+
+@before
+def tuned(seeds: int = 5) -> Iterator[Settings]:
+    """One look at twice the rate, and five seeds of what the first row rests on at 0.085, fixed beforehand."""
+    twice: list[dict[str, Any]] = [{"method": "full", "lr": 0.17}]
+    rows: list[dict[str, Any]] = [{"method": "full"}, {"method": "infobatch", **LR}, {"method": "infobatch", **STILL}]
+    control: list[dict[str, Any]] = [{"method": "full", "steps": 53_600}]
+    published: list[dict[str, Any]] = [{"method": "infobatch"}, {"method": "full", "steps": 46_200}]
+    ten: list[dict[str, Any]] = [{"method": "full", "task": "cifar10", "lr": 0.1}]
+    at = {**HEADLINE, "lr": 0.085}
+    yield from grouped(at, [twice], 1)
+    yield from grouped(at, [rows, control, published], seeds)
+    yield from grouped(at, [ten], 1)
+
+
+def faster(seeds: int = 3) -> Iterator[Settings]:
+    """At 0.17, where one run of full data did better still: is 0.085 too small a rate as well, and for whom?
+
+    Then full data for as many steps as InfoBatch takes.
+    """
+    rows: list[dict[str, Any]] = [{"method": "full"}, {"method": "infobatch", **STILL}, {"method": "infobatch", **LR}]
+    control: list[dict[str, Any]] = [{"method": "full", "steps": 53_600}]
+    return grouped({**HEADLINE, "lr": 0.17}, [rows, control], seeds)
+
+
+def weighed(seeds: int = 3) -> Iterator[Settings]:
+    """What a short last batch cost: 10 samples of 128 in each pruned epoch of the authors' tiers, 4 in random's.
+
+    InfoBatch first, then two more seeds of it, and last all of them in 30 epochs at 0.05, as in ``short``.
+    """
+    names = ("infobatch", "infobatch:ratio=0.63", "author_tiers", "random:ratio=0.47")
+    rows: list[dict[str, Any]] = [{"method": name, **LR} for name in names]
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1], rows[1:]], seeds)
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], range(seeds, seeds + 2))
+    yield from grouped(SHORT, [rows[:2], rows[2:]], seeds + 2)
+
+
+def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
+    """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
+
+    With as few steps of full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate,
+    and 30 epochs.
+    """
+    control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
+    rows: list[dict[str, Any]] = [{"method": name} for name in UNWEIGHTED]
+    same_rule: list[dict[str, Any]] = [{"method": "infobatch:ratio=0.63,rescale=False"}]
+    best = {**HEADLINE, "lr": 0.17}
+    yield from grouped(best, [[*rows, *control]], seeds)
+    yield from grouped(best, [[{"method": "full"}]], range(seeds, seeds + 2))
+    yield from grouped(best, [same_rule], seeds)
+    yield from grouped({**HEADLINE, "lr": 0.085}, [rows[:1]], seeds)
+    yield from grouped(SHORT, [[*rows, *same_rule]], seeds + 2)
+
+
+@before
+def published(seeds: int = 3) -> Iterator[Settings]:
+    """The papers' own cells for ResNet-18 on CIFAR-100: InfoBatch at 0.05 is held against full data at 0.03 there.
+
+    That baseline among what each part adds (Table 4): long and short runs fill an hour better than all the long
+    ones first. Then how far the ratio can go (Figure 3), and one more seed of the baseline, which has five whatever
+    ``seeds`` says.
+    """
+    names = ("infobatch:rescale=False", "infobatch:delta=1.0", "infobatch:delta=1.0,rescale=False")
+    parts: list[dict[str, Any]] = [{"method": name} for name in names]
+    ratios: list[dict[str, Any]] = [{"method": f"infobatch:ratio={ratio}"} for ratio in (0.7, 0.6, 0.3)]
+    full: list[dict[str, Any]] = [{"method": "full"}]
+    baseline = {**HEADLINE, "lr": 0.03}
+    yield from grouped(baseline, [full], range(2))
+    yield from grouped(HEADLINE, [parts], range(1))
+    yield from grouped(baseline, [full], range(2, 4))
+    yield from grouped(HEADLINE, [parts], range(1, seeds))
+    yield from grouped(HEADLINE, [ratios], seeds)
+    yield from grouped(baseline, [full], range(4, 5))
+
+
+@before
+def alike(seeds: int = 3) -> Iterator[Settings]:
+    """Other ways to save as much."""
+    changes: list[dict[str, Any]] = [
+        {"method": "saving:share=0.41", **LR},
+        {"method": "full", "steps": 52_200, "lr": 0.075},
+        {"method": "random:ratio=0.38", **LR},
+    ]
+    return grouped(HEADLINE, [changes], seeds)
+
+
+@before
+def precise(seeds: int = 3) -> Iterator[Settings]:
+    """More seeds for what the first table rests on, decided after its first five: a second look."""
+    changes: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "author_tiers", **LR},
+        {"method": "infobatch", **LR},
+    ]
+    return grouped(HEADLINE, [changes], range(5, 5 + seeds))
+
+
+@before
+def growth(seeds: int = 3) -> Iterator[Settings]:
+    """What should grow, where the rate has room (0.05) and where it has none (0.2): nothing, the loss or the rate."""
+    ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
+    room: dict[str, Any] = {"task": "cifar10", "lr": 0.05}
+    changes: list[dict[str, Any]] = [
+        {**room, "method": "full"},
+        {"method": "infobatch", **STILL},
+        {**room, "method": "infobatch", **LR},
+        {**ten, "method": "infobatch", **STILL},
+        {**room, "method": "infobatch", **STILL},
+        {**room, "method": "author_tiers", **LR},
+        {**room, "method": "full", "steps": 46_200},
+    ]
+    more: list[dict[str, Any]] = [
+        {"method": "author_tiers", **STILL},
+        {**ten, "method": "author_tiers", **STILL},
+        {**ten, "method": "author_tiers"},
+    ]
+    return grouped(HEADLINE, [changes, more], seeds)
+
+
+@before
+def cifar10(seeds: int = 5) -> Iterator[Settings]:
+    """The headline on CIFAR-10 at its rate, where full data do no worse than at the paper's 0.2."""
+    rows: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "infobatch", **LR},
+        {"method": "author_tiers", **LR},
+        {"method": "infobatch"},
+        {"method": "full", "steps": 46_200},
+        {"method": "random:ratio=0.47", **LR},
+    ]
+    return grouped({**HEADLINE, "task": "cifar10"}, [rows], seeds)
+
+
+@before
+def high(seeds: int = 3) -> Iterator[Settings]:
+    """CIFAR-10 at 0.2. There a growing rate loses, and what lets it alone comes first."""
+    rows: list[dict[str, Any]] = [
+        {"method": "full"},
+        {"method": "infobatch"},
+        {"method": "infobatch", **STILL},
+        {"method": "author_tiers", **STILL},
+        {"method": "full", "steps": 46_200},
+    ]
+    return grouped({**HEADLINE, "task": "cifar10", "lr": 0.2}, [rows], seeds)

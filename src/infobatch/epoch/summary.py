@@ -1,0 +1,65 @@
+"""What an epoch's plan did, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..plan import Plan, ShardPlan
+
+NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
+SAMPLE = 1 << 16
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch: what was left out, and what that does to a step."""
+
+    epoch: int
+    kept: int
+    saved: float
+    """The share of this epoch left out."""
+    saved_so_far: float
+    """The share left out of all epochs up to this one."""
+    growth: float
+    """|D|/|S|: the factor by which a step's expected gradient grows, and its bound on the step size shrinks (B.4)."""
+    effective_size: float
+    """Kish's effective sample size of the weights."""
+    noise: float
+    """The noise-to-signal ratio of a step, squared, against full data, with the loss standing in for the size of a
+    gradient. B.3 wants at most 1, which is what uniform pruning has; pruning small gradients gives less."""
+    not_finite: int = 0
+    """How many losses were NaN or infinite; they did not become scores."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a step is noisier than the paper's appendix B.3 vouches for."""
+        return self.noise > NOISE_BOUND
+
+
+def report(plan: Plan | ShardPlan, scores: Tensor, planned: int) -> EpochReport:
+    """``scores`` are those the plan was drawn from; ``planned`` counts the samples of all plans before it."""
+    return EpochReport(
+        epoch=plan.epoch,
+        kept=plan.kept,
+        saved=plan.saved,
+        saved_so_far=1.0 - (planned + plan.kept) / ((plan.epoch + 1) * plan.size),
+        growth=plan.growth,
+        effective_size=plan.effective_size,
+        noise=plan.noise if isinstance(plan, ShardPlan) else noise(plan, scores),
+    )
+
+
+def noise(plan: Plan, scores: Tensor) -> float:
+    """Equation 18 as a quotient: the mean of G²/(1-P) over D, against |D|/|S| times the mean of G².
+
+    A kept sample of weight w stands for w samples, each with 1/(1-P) = w. Estimated on the first 65,536 samples of
+    the shuffled plan, and exact for smaller ones. 1 where nothing is known yet.
+    """
+    some = plan.indices[:SAMPLE]
+    weights = plan.table.index_select(0, some).double()
+    mass = torch.nan_to_num(scores.index_select(0, some).double().square() * weights, nan=0.0)
+    total, weighted = torch.stack([mass.sum(), (mass * weights).sum()]).tolist()
+    return float(weighted / total / plan.growth) if total > 0 else 1.0

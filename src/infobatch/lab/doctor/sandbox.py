@@ -1,0 +1,197 @@
+"""Trials of a case, each with training data of its own, on copies of all that a pass would change."""
+
+from __future__ import annotations
+
+import copy
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset, Sampler
+
+from ... import methods
+from ...dataset import Pruned
+from ...loader import DataLoader
+from ..train.settings import losses_alone
+from .case import Case
+from .probe import Trial
+from .tracing import Log, Marked, Where, fetch, fingerprint, rows
+
+Order = Literal["kept", "changed", "mixed", "unknown"]
+"""What happens to the order of samples inside a batch."""
+TAKEN = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "in_order")
+DEEPEST = 4
+"""So many batches of reading ahead are tried."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    case: Case
+    size: int
+    """So many samples of the data set, from the first on."""
+    epochs: int
+    folder: Path
+
+    def as_it_is(self) -> Trial | None:
+        """None where a pass could not be kept off the person's own objects."""
+        known, folder = self.case.data, self._notes()
+        assert known is not None
+        data = self._fresh(folder)
+        return self._trial({id(known): data, id(known.sampler): data.sampler}, data, folder)
+
+    def with_ours(self, lookahead: int = 0) -> Trial | None:
+        """The same arguments in an infobatch.DataLoader; None where there is no loader to take them from."""
+        case, inner = self.case, self.case.inner
+        if inner is None:
+            return None
+        folder = self._notes()
+        data = self._fresh(folder)
+        taken = {name: getattr(inner, name) for name in TAKEN if hasattr(inner, name)}
+        if inner.num_workers:
+            taken |= {"prefetch_factor": inner.prefetch_factor, "persistent_workers": inner.persistent_workers}
+        if case.own_batches is not None and case.data is not None and case.draws_from_plan:
+            taken["batch_sampler"] = graft(case.own_batches, {id(case.data.sampler): data.sampler})
+        else:
+            taken |= {"batch_size": case.batch_size, "drop_last": inner.drop_last}
+        ours = DataLoader(data, collate_fn=case.collate, lookahead=lookahead, **taken)
+        return self._trial({id(inner): ours}, data, folder)
+
+    def first(self) -> Trial | None:
+        """As the person trains, or would with the three lines."""
+        return self.with_ours() if self.case.data is None else self.as_it_is()
+
+    def by_index(self, before: Trial) -> Trial | None:
+        """Once more, with the indices that come with each batch; None where there are none, or they do not help."""
+        where = before.walks[0].index() if before.failed is None and before.account.wrong else None
+        trial = None if where is None else self.first()
+        if trial is None:
+            return None
+        trial.by = where
+        trial.run(self.epochs)
+        return trial if trial.failed is None and not trial.account.wrong else None
+
+    def mend(self) -> tuple[Trial | None, int]:
+        """infobatch.DataLoader with the lookahead that was seen to work, or else with the last one tried."""
+        tried, lookahead = None, 0
+        for lookahead in range(DEEPEST + 1) if self.case.around else (0,):
+            tried = self.with_ours(lookahead)
+            if tried is None or tried.run(self.epochs).failed is None:
+                break
+        return tried, lookahead
+
+    def order(self, trial: Trial) -> Order:
+        total = trial.account
+        if total.inside:
+            return "changed"
+        if total.right:
+            return "kept"
+        return probe(self.case, self.size) if trial.failed is None else "unknown"
+
+    def _notes(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def _fresh(self, folder: Path) -> Pruned:
+        """Training data as the person's own, or with the usual method where a trial has not what theirs needs: where
+        a loss goes is no matter of the method."""
+        marked, known = Marked(self.case.dataset, folder, self.size), self.case.data
+        if known is None:
+            return Pruned(marked, methods.infobatch(), max(8, self.epochs))
+        return Pruned(
+            marked,
+            known.method if losses_alone(known.method, self.size) else methods.infobatch(),
+            max(known.num_epochs, self.epochs),
+            seed=known.seed,
+            compensate=known.compensate,
+            group=known.group,
+            shard_scores=known.shard_scores,
+        )
+
+    def _trial(self, swaps: dict[int, Any], data: Pruned, folder: Path) -> Trial | None:
+        case = self.case
+        loader = graft(case.given, swaps)
+        if loader is case.given or hasattr(loader, "__next__"):
+            return None
+        inner = swaps.get(id(case.inner))
+        if inner is not None and inner.dataset is not data:
+            inner.__dict__["dataset"] = Marked(inner.dataset, folder, self.size)
+        lookahead = 0 if case.around else getattr(inner, "lookahead", 0)
+        single = case.inner is not None and case.batch_size is None
+        return Trial(loader, data, Log(folder), lookahead, single)
+
+
+def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
+    """A copy of a loader, a sampler or what stands around them, with some objects replaced; all else is shared.
+
+    ``swaps`` has the replacements by ``id``, and afterwards the copies, too. Returns the thing itself where nothing
+    in it is to be replaced.
+    """
+    if id(thing) in swaps:
+        return swaps[id(thing)]
+    if isinstance(thing, torch.Generator):
+        return torch.Generator(thing.device).set_state(thing.get_state())
+    if depth == 0 or isinstance(thing, (Dataset, Tensor, type, ModuleType)) or not hasattr(thing, "__dict__"):
+        return thing
+    swaps[id(thing)] = thing  # what leads back here is not walked again
+    changed: dict[str, Any] = {}
+    for name, value in vars(thing).items():
+        if isinstance(thing, TorchLoader) and name == "_iterator":
+            changed[name] = None  # persistent workers, of an iterator that is not ours
+        elif (new := graft(value, swaps, depth - 1)) is not value:
+            changed[name] = new
+    if changed or isinstance(thing, (TorchLoader, Sampler)):
+        swaps[id(thing)] = made = copy.copy(thing)
+        made.__dict__.update(changed)
+        return made
+    return thing
+
+
+def probe(case: Case, size: int) -> Order:
+    """Exchange one sample of a batch for its neighbour: its own row must change, and no other.
+
+    A collate_fn that sorts is found by turning the samples round, too: its rows stay as they are.
+    """
+    if case.inner is None:
+        return "unknown"
+    try:
+        samples = list(fetch(case.dataset, range(min(8, size))))
+        usual, turned = _collated(case, samples), _collated(case, samples[::-1])
+        exchanged = [
+            _collated(case, [*samples[:at], samples[at - 1], *samples[at + 1 :]]) for at in range(len(samples))
+        ]
+    except (Exception, SystemExit):
+        return "unknown"  # it ran in the loader, but not here
+    found = {_order_of(usual[where], turned.get(where), [other.get(where) for other in exchanged]) for where in usual}
+    for order in ("changed", "mixed", "kept"):
+        if order in found:
+            return order
+    return "unknown"
+
+
+def _order_of(usual: list[int], turned: list[int] | None, exchanged: list[list[int] | None]) -> Order:
+    """Of one part of a batch."""
+    moved = [
+        [row for row, pair in enumerate(zip(usual, other, strict=True)) if pair[0] != pair[1]] if other else []
+        for other in exchanged
+    ]
+    own = sum(rows == [at] for at, rows in enumerate(moved))
+    several = sum(len(rows) > 1 for rows in moved)
+    strange = sum(len(rows) == 1 for rows in moved) - own
+    if strange or usual == turned != usual[::-1]:
+        return "changed"
+    if several > own:
+        return "mixed"
+    return "kept" if own else "unknown"
+
+
+def _collated(case: Case, samples: list[Any]) -> dict[Where, list[int]]:
+    """The rows of these samples, with the same random numbers each time."""
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    return {where: [fingerprint(row) for row in each] for where, each in rows(case.collate(samples), len(samples))}

@@ -1,0 +1,278 @@
+"""Losses of a normal run, as people log them: arrays, tables and JSON lines, read as one matrix."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...checks import kind
+from ...errors import InputError, message
+from ..train.settings import near
+
+LINES = 1 << 18
+"""So many lines of a table are read at a time."""
+COLUMNS = ("epoch", "index", "loss")
+DAMAGED = "It is damaged, cut short, or holds something else; nothing was read."
+_CSV = "Name the columns, or leave the head out and write one line an epoch."
+
+
+def read(path: str | Path) -> Tensor:
+    """The losses in a file, [epochs, samples], NaN where a sample was not seen. Never runs code from the file.
+
+    .npy, .npz, .pt    a matrix [epochs, samples], under the name "losses" where there are several
+    .csv               lines epoch,index,loss below such a head; or without a head one line an epoch
+    .jsonl             lines {"epoch": 0, "index": 17, "loss": 0.5}, where both may be lists;
+                       or {"epoch": 0, "losses": [...]}
+
+    Epochs count from 0 or 1, samples from 0. A matrix in .npy or .pt is mapped, not read into memory.
+    """
+    path = Path(path)
+    if path.suffix not in READERS:
+        raise InputError(message("a file of losses", str(path), f"Its name may end in {', '.join(READERS)}."))
+    if not path.is_file():
+        names = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+        if path.exists():
+            raise InputError(
+                message("a file of losses", f"{path}, which is none", "Name a file in it, or beside it.")
+            )
+        raise InputError(message("a file of losses", f"{path}, which is not there", near(path.name, names)))
+    try:
+        losses = READERS[path.suffix](path)
+    except InputError:
+        raise
+    except Exception as broken:  # whatever a file that is damaged, or none of these, makes of the calls below
+        why = str(broken).split("\n")[0][:200] or type(broken).__name__
+        raise InputError(message(f"{path} as a whole {path.suffix} file of numbers", why, DAMAGED)) from broken
+    check_table(losses, str(path))
+    return losses
+
+
+def _read_npy(path: Path) -> Tensor:
+    return _tensor(np.load(path, mmap_mode="c", allow_pickle=False))
+
+
+def _read_npz(path: Path) -> Tensor:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        if set(COLUMNS) <= set(arrays):
+            rows = Rows()
+            rows.put(*(arrays[name] for name in COLUMNS))
+            return rows.table(path)
+        return _tensor(arrays[_only(list(arrays), path)])
+
+
+def _read_pt(path: Path) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch wonders about files that it did not write; they are refused below
+        found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    if isinstance(found, dict):
+        found = found[_only(list(found), path)]
+    if isinstance(found, (list, tuple)):
+        found = torch.stack([torch.as_tensor(epoch) for epoch in found])
+    if not isinstance(found, Tensor):
+        raise InputError(message(f"a matrix of losses in {path}", type(found).__name__, "Save the tensor alone."))
+    if found.layout != torch.strided or found.is_nested or found.is_meta or found.is_quantized or found.is_complex():
+        got = f"one of {found.dtype}, {found.layout}" + (" without values" if found.is_meta else "")
+        raise InputError(message(f"a plain matrix of losses in {path}", got, "Save losses.float().cpu()."))
+    return found if found.is_floating_point() else found.float()
+
+
+def _read_csv(path: Path) -> Tensor:
+    with path.open(encoding="utf-8-sig") as lines:
+        first = lines.readline()
+        names = [name.strip().strip('"').lower() for name in first.split(",")]
+        if not set(COLUMNS) <= set(names):
+            if any(name.isidentifier() and name not in ("nan", "inf") for name in names):
+                raise InputError(message(f"a head epoch,index,loss in {path}", repr(first.strip()[:80]), _CSV))
+            return _matrix(path, itertools.chain([first], lines))
+        rows, at = Rows(), 2
+        columns = [names.index(name) for name in COLUMNS]
+        while some := list(itertools.islice(lines, LINES)):
+            rows.put(*_columns(some, columns, path, at).T)
+            at += len(some)
+        return rows.table(path)
+
+
+def _matrix(path: Path, lines: Iterable[str]) -> Tensor:
+    epochs: list[np.ndarray[Any, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            epochs.append(np.array([cell.strip() or "nan" for cell in line.split(",")], dtype=np.float32))
+        except ValueError as broken:
+            raise InputError(message(f"numbers in line {number} of {path}", str(broken)[:80], DAMAGED)) from broken
+        if epochs[-1].shape != epochs[0].shape:
+            got = f"{epochs[-1].size} in line {number}"
+            raise InputError(message(f"{epochs[0].size} losses in each line of {path}", got, DAMAGED))
+    if not epochs:
+        raise InputError(message(f"losses in {path}", "an empty file", DAMAGED))
+    return _tensor(np.stack(epochs))
+
+
+def _columns(lines: list[str], columns: list[int], path: Path, at: int) -> np.ndarray[Any, Any]:
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return np.empty((0, len(columns)))
+    try:
+        return np.loadtxt(filled, delimiter=",", usecols=columns, ndmin=2, quotechar='"')
+    except ValueError as broken:
+        if len(lines) == 1:
+            expected = f"epoch,index,loss in line {at} of {path}"
+            raise InputError(message(expected, repr(lines[0].strip()[:80]), DAMAGED)) from broken
+        half = len(lines) // 2  # the line is looked for only when there is something to say about it
+        _columns(lines[:half], columns, path, at)
+        _columns(lines[half:], columns, path, at + half)
+        raise
+
+
+def _read_jsonl(path: Path) -> Tensor:
+    rows = Rows()
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.put(*_entry(json.loads(line)))
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as broken:
+                expected = f'{{"epoch", "index", "loss"}} or {{"epoch", "losses"}} in line {number} of {path}'
+                raise InputError(message(expected, repr(line.strip()[:80]), DAMAGED)) from broken
+    return rows.table(path)
+
+
+def _entry(found: dict[str, Any]) -> tuple[Any, Any, Any]:
+    many = found["losses"] if "losses" in found else found["loss"]
+    losses = np.atleast_1d(np.array(many, dtype=np.float32))
+    indices = np.atleast_1d(np.array(found.get("index", range(len(losses))) if "losses" in found else found["index"]))
+    if losses.shape != indices.shape:
+        raise ValueError("as many losses as indices")
+    return np.full(len(losses), found["epoch"]), indices, losses
+
+
+READERS: dict[str, Callable[[Path], Tensor]] = {
+    ".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt, ".csv": _read_csv, ".jsonl": _read_jsonl,
+}  # fmt: skip
+
+
+class Rows:
+    """Losses as they come, one growing row an epoch: a log of a hundred million lines is never held as lines.
+
+    An index may be 64 times as high as there are losses, or a million. A higher one waits and takes no memory for
+    those below it, since more losses may come; when all have come, it is damage.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, np.ndarray[Any, Any]] = {}
+        self._size = self._came = self._looked = self._most = 0
+        self._waiting: list[tuple[Any, Any, Any]] = []
+
+    def put(self, epochs: Any, indices: Any, losses: Any) -> None:
+        epochs, indices, losses = _whole("epoch", epochs), _whole("index", indices), np.asarray(losses)
+        if not epochs.shape == indices.shape == losses.shape or epochs.ndim != 1:
+            raise ValueError("columns epoch, index and loss that differ in length, or are none")
+        self._came += len(epochs)
+        if len(indices) == 0:
+            return
+        if int(epochs.max()) > 1 << 16:
+            raise ValueError(f"epoch {epochs.max()}: epochs count from 0 or 1")
+        if self._came >= 2 * self._looked:  # so a loss that waits is looked at a few times, and not at each line
+            self._look()
+        self._sort(epochs, indices, losses)
+
+    def _look(self) -> None:
+        """See who still has to wait, now that more have come. In their order: the last loss of a sample counts."""
+        self._looked, self._most = self._came, max(1 << 20, 64 * self._came)
+        waiting, self._waiting = self._waiting, []
+        for some in waiting:
+            self._sort(*some)
+
+    def _sort(self, epochs: Any, indices: Any, losses: Any) -> None:
+        far = indices > self._most
+        if far.any():
+            self._waiting.append((epochs[far], indices[far], losses[far]))
+            epochs, indices, losses = epochs[~far], indices[~far], losses[~far]
+        if len(indices):
+            self._place(epochs, indices, losses)
+
+    def _place(self, epochs: Any, indices: Any, losses: Any) -> None:
+        self._size = max(self._size, int(indices.max()) + 1)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            row = self._rows.get(epoch, np.empty(0, dtype=np.float32))
+            if len(row) < self._size:
+                grown = np.full(max(self._size, 2 * len(row)), np.nan, dtype=np.float32)
+                grown[: len(row)] = row
+                row = self._rows[epoch] = grown
+            row[indices[here]] = losses[here]
+
+    def table(self, path: Path) -> Tensor:
+        self._look()
+        if self._waiting:
+            epochs, indices, _ = self._waiting[0]
+            got = f"index {indices[0]} in epoch {epochs[0]}, and {self._came} losses in all"
+            raise InputError(message(f"positions that count from 0 in {path}", got, DAMAGED))
+        if not self._rows:
+            raise InputError(message(f"losses in {path}", "none", "Log epoch,index,loss for each sample."))
+        first, last = min(self._rows), max(self._rows)
+        if first > 1:
+            raise InputError(
+                message(f"a log from the first epoch on in {path}", f"epochs {first} to {last}", DAMAGED)
+            )
+        shape = last - first + 1, self._size
+        if shape[0] * shape[1] > max(1 << 26, 64 * self._came):
+            got = f"{self._came} losses of {shape[0]} epochs and {shape[1]} samples"
+            raise InputError(message(f"a loss of most samples in most epochs in {path}", got, DAMAGED))
+        table = np.full(shape, np.nan, dtype=np.float32)
+        for epoch in sorted(self._rows):
+            row = self._rows.pop(epoch)[: self._size]
+            table[epoch - first, : len(row)] = row
+        return torch.from_numpy(table)
+
+
+def _whole(name: str, values: Any) -> np.ndarray[Any, Any]:
+    values = np.asarray(values)
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"{name} as {values.dtype}, where whole numbers from 0 belong")
+    with np.errstate(invalid="ignore"):  # of NaN, which is told below
+        whole: np.ndarray[Any, Any] = values.astype(np.int64)
+    odd = (whole != values) | (whole < 0)
+    if odd.any():
+        raise ValueError(f"{name} {values[odd][0]:g}, where whole numbers from 0 belong")
+    return whole
+
+
+def _only(names: list[str], path: Path) -> str:
+    if "losses" in names:
+        return "losses"
+    if len(names) != 1:
+        raise InputError(message(f'"losses" in {path}', ", ".join(map(str, names)) or "nothing", "Name it so."))
+    return names[0]
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"an array of {array.dtype}")
+    native = array.dtype.newbyteorder("=")
+    if array.dtype.kind != "f" or array.dtype != native or array.dtype.itemsize > 8:
+        array = array.astype(np.float32)
+    return torch.from_numpy(array)
+
+
+def check_table(losses: Any, name: str) -> None:
+    """That losses are a matrix [epochs, samples] with something in it."""
+    floating = isinstance(losses, Tensor) and losses.is_floating_point()
+    if not floating or losses.ndim != 2 or 0 in losses.shape:
+        raise InputError(message(f"{name} as a matrix [epochs, samples]", kind(losses), "One row an epoch."))
+    epochs, samples = losses.shape
+    if epochs > samples and epochs >= 1000:
+        raise InputError(message(f"{name} as [epochs, samples]", f"[{epochs}, {samples}]", "Transpose it."))
+    if not any(torch.isfinite(row).any() for row in losses):
+        raise InputError(message(f"{name} with losses", "not one finite number", "Was anything logged?"))

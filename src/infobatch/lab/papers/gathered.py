@@ -1,0 +1,103 @@
+"""Finished runs and measurements, made or read back: what recipes are held against."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import InfoBatchError, InputError, StateError, message
+from ..runs import records
+from ..runs.records import Run
+from .recipe import Recipe, essence, folder
+
+# ---- measurements ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Rows that were measured and not trained. They serve every recipe that names the same function."""
+
+    measure: str
+    rows: dict[str, float]
+    environment: dict[str, Any] = field(default_factory=dict)
+    time: str = ""
+    quick: bool = False
+    file: Path | None = field(default=None, compare=False)
+    """Where it was read from, if it was."""
+
+    def plain(self) -> dict[str, Any]:
+        rows = {name: float(f"{value:.4g}") for name, value in self.rows.items()}
+        about = {"measure": self.measure, "time": self.time, "quick": self.quick, "environment": self.environment}
+        return {"kind": "measure", "format": records.FORMAT, **about, "rows": rows}
+
+
+def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | None = None) -> Measurement:
+    """Make the recipe's measurement, here and now."""
+    from . import microbench as measures
+
+    if not recipe.measure:
+        raise InputError(message("a recipe that is measured", recipe.name, "It is trained: see runs."))
+    where, _, name = recipe.measure.partition(":")
+    given = {"quick": quick, "tick": tick or measures.silent}
+    try:
+        function = getattr(importlib.import_module(where), name)
+        inspect.signature(function).bind(**given)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        expected = f"measure as MODULE:FUNCTION, of (quick, tick), in {recipe.name}"
+        raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Mend it.")) from error
+    environment = measures.environment()
+    rows = function(**given)
+    return Measurement(recipe.measure, rows, environment, records.now(), quick)
+
+
+# ---- evidence --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Finished runs and measurements: what outcomes are made of."""
+
+    runs: tuple[Run, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+
+def evidence(*roots: Path | str) -> Evidence:
+    """Read the records kept in a checkout and those below ``roots``; a damaged file is named and the rest counts."""
+    kept = sorted((folder().parent / "research" / "records").rglob("*.jsonl"))
+    own = [path for root in roots for path in sorted(Path(root).rglob("*.jsonl"))]
+    found: list[Run] = []
+    measured: list[Measurement] = []
+    unreadable = []
+    for path in [*kept, *own]:
+        try:
+            if records.holds_runs(path):
+                done = [run for run in records.read_file(path) if run.end is not None]
+                for run in done:
+                    essence(run.settings)  # a record with settings of another version is found out here
+                found += done
+            elif not path.is_dir() and records.kind_of(path) == "measure":
+                measured += list(_measurements(path))
+        except (InfoBatchError, OSError, RecursionError) as error:
+            unreadable.append(f"{path}: {error}")
+    return Evidence(tuple(found), tuple(measured), tuple(unreadable))
+
+
+def _measurements(path: Path) -> Iterator[Measurement]:
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            fact = json.loads(line)
+            rows = {str(name): float(value) for name, value in fact["rows"].items()}
+            yield Measurement(
+                fact["measure"], rows, dict(fact["environment"]), str(fact["time"]), fact["quick"], path
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(
+                message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")
+            ) from error

@@ -1,0 +1,219 @@
+"""Nets by name. ResNets are those for small images: a 3x3 stem of stride 1 and no pooling before the blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...errors import InputError, message
+from ..train.settings import Settings, near
+from .task import Task
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inner: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_conv(inner, width, 3, stride), nn.ReLU(inplace=True), *_conv(width, width, 3))
+        self.short = _shortcut(inner, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.short(x), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 to four times the width, and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inner: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(*_conv(inner, width, 1), nn.ReLU(inplace=True)),
+            *(*_conv(width, width, 3, stride), nn.ReLU(inplace=True)),
+            *_conv(width, 4 * width, 1),
+        )
+        self.short = _shortcut(inner, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.short(x), inplace=True)
+
+
+def _conv(inner: int, outer: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(inner, outer, size, stride, size // 2, bias=False), nn.BatchNorm2d(outer)
+
+
+def _shortcut(inner: int, outer: int, stride: int) -> nn.Module:
+    return nn.Identity() if stride == 1 and inner == outer else nn.Sequential(*_conv(inner, outer, 1, stride))
+
+
+def resnet(
+    shape: tuple[int, ...], classes: int, *, block: type[Basic | Bottleneck], depths: tuple[int, ...], width: int = 64
+) -> nn.Module:
+    """Stages of ``depths`` blocks; each stage halves the image and doubles the width."""
+    layers: list[nn.Module] = [*_conv(_image(shape)[0], width, 3), nn.ReLU(inplace=True)]
+    inner = width
+    for stage, depth in enumerate(depths):
+        for place in range(depth):
+            outer = width * 2**stage
+            layers.append(block(inner, outer, 2 if stage and not place else 1))
+            inner = outer * block.expansion
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, classes))
+
+
+def conv(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two convolutions with batch norm, one pooling, one linear layer: for digits and the like."""
+    channels, height, width = _image(shape)
+    return nn.Sequential(
+        *(*_conv(channels, 32, 3), nn.ReLU(inplace=True)),
+        *(*_conv(32, 64, 3), nn.ReLU(inplace=True)),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * (height // 2) * (width // 2), classes)),
+    )
+
+
+def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
+    """Two hidden layers."""
+    inputs = int(torch.tensor(shape).prod())
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(inplace=True)),
+        *(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, classes)),
+    )
+
+
+NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "conv": conv,
+    "mlp": mlp,
+    "mlp64": partial(mlp, width=64),
+    "resnet18": partial(resnet, block=Basic, depths=(2, 2, 2, 2)),
+    "resnet50": partial(resnet, block=Bottleneck, depths=(3, 4, 6, 3)),
+    "resnet8": partial(resnet, block=Basic, depths=(1, 1, 1), width=32),
+}
+
+
+class Logits(nn.Module):
+    """A model of ``transformers``, which answers with more than its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x).logits
+        return logits
+
+
+def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A fresh net for inputs of ``shape``. Its first weights come from torch's global random state."""
+    library, colon, inner = name.partition(":")
+    if not colon:
+        if name not in NETS:
+            raise InputError(
+                message("a net of the lab, timm:NAME or transformers:NAME", repr(name), near(name, NETS))
+            )
+        return NETS[name](shape, classes)
+    if library == "timm":
+        return _timm(inner, shape, classes)
+    if library == "transformers":
+        return _transformers(inner, shape, classes)
+    raise InputError(message("timm:NAME or transformers:NAME", repr(name), near(library, ("timm", "transformers"))))
+
+
+def usual_net(task: Task) -> str:
+    """Where none is named: the task's own, if it has one."""
+    return "task" if task.make_model is not None else "conv"
+
+
+def net_for(task: Task, settings: Settings) -> nn.Module:
+    """The net of a run: the one that is named, else the usual one."""
+    name = settings.model or usual_net(task)
+    if name == "task":
+        if task.make_model is None:
+            raise InputError(message("a task with its own net", task.name, "Name a model."))
+        return task.make_model()
+    first = cast(Any, task.train)[0][0]
+    if not isinstance(first, Tensor):
+        remedy = "Give the task a make_model of its own."
+        raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
+    return make_net(name, tuple(first.shape), max(len(task.classes), 1))
+
+
+def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise InputError(message("timm installed, for models of timm", str(error), "pip install timm")) from error
+    if name not in timm.list_models():
+        raise InputError(message("a model of timm", repr(name), near(name, timm.list_models())))
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes, in_chans=_image(shape)[0])
+    return model
+
+
+def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """An image classifier with fresh weights from the library's default configuration, as transformers:vit."""
+    try:
+        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForImageClassification
+    except ImportError as error:
+        raise InputError(
+            message("transformers installed, for its models", str(error), "pip install transformers")
+        ) from error
+    if name not in CONFIG_MAPPING:
+        raise InputError(message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING)))
+    channels, height, width = _image(shape)
+    given: dict[str, Any] = {"num_labels": classes, "num_channels": channels}
+    if height == width:
+        given["image_size"] = height
+        if height <= 64:
+            given["patch_size"] = max(1, height // 8)
+    make: Any = AutoModelForImageClassification.from_config
+    return Logits(make(AutoConfig.for_model(name, **given)))
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise InputError(message("images of shape (C, H, W) for this net", str(shape), "Take the model mlp."))
+    return shape[0], shape[1], shape[2]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """What tells a net from another, whatever its weights and wherever it runs: names and shapes of all it keeps.
+
+    >>> fingerprint(nn.Linear(2, 3))
+    '9 parameters, sha256:26b6dfd8aa15'
+    """
+    kept = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    told = "\n".join(f"{name} {list(each.shape)}" for name, each in kept)
+    count = sum(each.numel() for each in model.parameters())
+    return f"{count:,} parameters, sha256:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+
+
+@contextmanager
+def lone(model: nn.Module) -> Iterator[None]:
+    """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
+    changed: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if layer.training and inputs[0].numel() == inputs[0].shape[1]:
+            changed.append(layer.eval())
+
+    hooks = [each.register_forward_pre_hook(look) for each in batch_norms(model)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer in changed:
+            layer.train()

@@ -1,0 +1,45 @@
+"""Four npy files: train_x, train_y, test_x, test_y."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..task import Arrays
+from .common import Samples, absent, arrays, broken, fingerprint
+
+WORDS = (
+    "train_x.npy, train_y.npy, test_x.npy, test_y.npy (images as uint8 [N, H, W, C] or [N, H, W], labels as integers)"
+)
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+
+
+def found(folder: Path) -> bool:
+    return any((folder / f"{part}.npy").is_file() for part in PARTS)
+
+
+def read(folder: Path) -> Samples:
+    paths = [folder / f"{part}.npy" for part in PARTS]
+    for path in paths:
+        if not path.is_file():
+            raise absent(path, "the other npy files")
+    return Samples(_pair(paths[0], paths[1]), _pair(paths[2], paths[3]), fingerprint(paths))
+
+
+def values(path: Path) -> npt.NDArray[Any]:
+    """The array of one file. Mapped, so that a header that promises more than the file holds allocates nothing."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # whatever numpy makes of a header that is damaged
+        raise broken(path, "a whole npy array of plain numbers", str(error) or type(error).__name__) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise broken(path, "one npy array", "an archive of several")
+    return array
+
+
+def _pair(images: Path, labels: Path) -> Arrays:
+    return arrays(values(images), values(labels), (images, labels))

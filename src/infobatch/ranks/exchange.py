@@ -1,0 +1,176 @@
+"""Ranks: who takes which part of a plan, and the one exchange an epoch.
+
+Every rank makes the same plan from the same scores. Rank r of W takes its entries r, r+W, r+2W, ...; so after s
+samples on each rank exactly the first s*W entries are done, whatever W is. The losses of an epoch, in this order,
+need no indices beside them: one gather of floats brings them together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import RankError, message
+
+# one operation under two names: the new one, and the one of torch before 2.13
+_all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
+
+
+PURPOSES = ("closes", "saves in", "looks at the left-out of")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that share one plan, and which of them this is."""
+
+    rank: int = 0
+    world: int = 1
+    group: Any = None
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world}"
+
+
+def find(group: Any = None) -> Ranks:
+    """The ranks of ``group``, or of the default group where one is initialised; else this process alone."""
+    if not dist.is_available() or not dist.is_initialized():
+        launched = int(os.environ.get("WORLD_SIZE") or "1")  # some launchers leave it empty
+        if group is not None or launched > 1:
+            raise RankError(
+                message(
+                    "an initialised process group",
+                    f"none (WORLD_SIZE={launched})" if group is None else "none, or a destroyed one",
+                    "Call torch.distributed.init_process_group() before the first batch; destroy it after the last.",
+                )
+            )
+        return Ranks()
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise RankError(
+            message(
+                "a process group this process belongs to",
+                f"a group without global rank {dist.get_rank()}",
+                "Pass the data-parallel group of this rank, as mesh['dp'].get_group().",
+            )
+        )
+    return Ranks(rank, dist.get_world_size(group), group)
+
+
+def share(indices: Tensor, ranks: Ranks) -> Tensor:
+    """This rank's part of a plan, of one length on all ranks.
+
+    Where the plan does not divide, the last ranks get a ghost: the plan's first sample once more. It belongs to
+    rank 0, so its weight here is 0 and its loss goes nowhere; every sample is trained once, at its own weight.
+    """
+    mine = indices[ranks.rank :: ranks.world]
+    if ghosts(indices.numel(), ranks.world) >= ranks.world - ranks.rank:
+        mine = torch.cat([mine, indices[:1]])
+    return mine
+
+
+def ghosts(count: int, world: int) -> int:
+    """How many ranks get a ghost when ``count`` samples are shared out: always the last ones, never rank 0."""
+    return -count % world
+
+
+def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
+    """Make sure that all ranks were given the same data and settings; name what differs, on every rank."""
+    if ranks.world == 1:
+        return
+    gathered: list[Any] = [None] * ranks.world
+    with _together(ranks, "compare settings"):
+        dist.all_gather_object(gathered, facts, group=ranks.group)
+    for name in facts:
+        values = [others.get(name) for others in gathered]
+        if len({repr(value) for value in values if value is not None}) > 1:  # None: cannot say yet
+            told = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
+            raise RankError(message(f"the same {name} on every rank", told, "Give all ranks the same arguments."))
+
+
+def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> Tensor:
+    """Put the ranks' parts of ``count`` numbers back into one, in the order of the plan.
+
+    Each part is headed by what it is for: a rank that saves while another closes its epoch would else be given
+    numbers of the right length and the wrong meaning.
+    """
+    if ranks.world == 1:
+        return mine
+    home = mine.device
+    mine = mine.to(_exchange_device(ranks))
+    heading = mine.new_tensor([PURPOSES.index(purpose), epoch, count >> 22, count & 0x3FFFFF])
+    part = torch.cat([heading, mine])
+    every = part.new_empty(ranks.world * part.numel())
+    with _together(ranks, "exchange the epoch's losses"):
+        _all_gather(every, part, group=ranks.group)
+    rows = every.view(ranks.world, -1)
+    headings: list[list[float]] = rows[:, :4].tolist()
+    if any(other != headings[0] for other in headings):
+        told = ", ".join(
+            f"rank {rank} {PURPOSES[int(about[0])]} epoch {int(about[1])}" for rank, about in enumerate(headings)
+        )
+        raise RankError(
+            message(
+                "all ranks at the same point of training",
+                told,
+                "state_dict() always, and plan(), len() and scores between two epochs, are for all ranks or none, at "
+                "the same step. Load a checkpoint on every rank.",
+            )
+        )
+    return rows[:, 4:].T.reshape(-1)[:count].to(home)
+
+
+def total(ranks: Ranks, mine: Tensor) -> Tensor:
+    """The sum of a few numbers over the ranks."""
+    if ranks.world == 1:
+        return mine
+    summed = mine.to(_exchange_device(ranks), copy=True)
+    with _together(ranks, "plan an epoch"):
+        dist.all_reduce(summed, group=ranks.group)
+    return summed.to(mine.device)
+
+
+def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
+    """A few counts of each rank, known to all: one row a rank."""
+    if ranks.world == 1:
+        return [mine]
+    row = torch.tensor(mine, device=_exchange_device(ranks))
+    rows = row.new_empty(ranks.world * len(mine))
+    with _together(ranks, "plan an epoch"):
+        _all_gather(rows, row, group=ranks.group)
+    counts: list[list[int]] = rows.view(ranks.world, -1).tolist()
+    return counts
+
+
+def _exchange_device(ranks: Ranks) -> torch.device:
+    """Where the ranks exchange numbers, wherever each has its own: NCCL takes them from a GPU alone.
+
+    What a group takes torch says nowhere in public.
+    """
+    group: Any = dist.group.WORLD if ranks.group is None else ranks.group
+    kinds = {device.type for device in group._device_types}
+    if "cpu" in kinds:
+        return torch.device("cpu")
+    return torch.device(min(kinds), torch.accelerator.current_device_index())
+
+
+@contextmanager
+def _together(ranks: Ranks, purpose: str) -> Iterator[None]:
+    """Turns the failure of a collective into an error that says which one, and what to look for."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankError(
+            message(
+                f"all {ranks.world} ranks to {purpose}",
+                f"a failure on {ranks} ({error})",
+                "Another rank has died, or did not get here within the process group's timeout: its own log says "
+                "why. state_dict() always, and plan(), len() and scores between two epochs, are for all or none.",
+            )
+        ) from error

@@ -1,0 +1,229 @@
+"""Figures with one row a method: differences, savings, seconds, weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import wrap
+
+from ...lab.format import percent
+from ...lab.runs.fields import mean, table
+from .. import series
+from ..series import Study, numbers
+from .figure import Figure, Key, href, lowest_drawn, metric, patch, said, signed, styles, with_ends
+from .svg import MUTED, PARTS, Plot, Tip, clip, short_ticks
+
+COSTS = (
+    ("step", "steps", PARTS[0]), ("data", "data", PARTS[1]), ("test", "tests", PARTS[2]),
+    ("planning", "planning", PARTS[3]), ("selection", "selection", PARTS[6]), ("setup", "setup", PARTS[4]),
+    ("rest", "the rest", PARTS[5]),
+)  # fmt: skip
+WEIGHTS = (
+    (1 - 1e-6, "below 1", PARTS[5]), (1 + 1e-6, "1", PARTS[4]), (1.5, "to 1.5", PARTS[1]), (2.5, "to 2.5", PARTS[0]),
+    (4.0, "to 4", PARTS[2]), (math.inf, "above 4", PARTS[3]),
+)  # fmt: skip
+"""Upper ends. Rules that keep one in two have weights around 2, so no end lies there."""
+
+
+def _short(name: str, most: int = 40) -> str:
+    """The end stays, where a setting tells rows apart.
+
+    >>> _short("a method with a long name", 20)
+    'a method with a lon…'
+    >>> _short("a method with a long name · lr=0.05", 20)
+    'a method… · lr=0.05'
+    """
+    head, dot, tail = name.rpartition(" · ")
+    tail = clip(tail, most // 2)
+    return clip(head, most - len(dot + tail)) + dot + tail if dot else clip(name, most)
+
+
+class Rows(Plot):
+    """Axes for bars or dots in rows, each with its name over it, where long names have the whole width.
+
+    A name has one line, or two where it is to be ``folded``.
+    """
+
+    def __init__(self, number: int, each: float = 44, *, folded: bool = False) -> None:
+        super().__init__(50 + each * number, left=10, right=14, top=4)
+        self.each, self.folded = each, folded
+        self.axes.set_ylim(number - 0.5, -0.5)
+        self.axes.set_yticks([])
+        self.axes.grid(axis="x")
+
+    def row(self, place: int, name: str, far: str = "", lines: Sequence[tuple[str | None, str]] = ()) -> None:
+        """A row's name, a text at its far end, and what the pointer shows."""
+        shown = "\n".join(wrap(name, 46, max_lines=2, placeholder="…")) if self.folded else _short(name)
+        for at, text, side in ((0, shown, "left"), (1, far, "right")):
+            self.axes.annotate(
+                text, (at, place - 0.5), (0, -4), ("axes fraction", "data"), "offset pixels", va="top", ha=side
+            )
+        left, top, width, _ = self.frame()
+        self.tips.append(Tip(left, top + place * self.each, width, self.each, name, tuple(lines)))
+
+    def middle(self, place: int) -> float:
+        """Where a row's bar lies: below its name."""
+        return place + (self.each - 34) / 2 / self.each
+
+    def scale(self, low: float, high: float, unit: str) -> None:
+        self.axes.set_xlim(low, high)
+        self.axes.set_xlabel(clip(unit, 40))
+        short_ticks(self.axes)
+
+
+def difference(study: Study) -> Figure | None:
+    """The paired difference to full data of each method, with its interval, against the margin."""
+    looks, margin, other = styles(study), study.comparison.margin, study.comparison.against or "full data"
+    rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
+    if not rows:
+        return None
+    floor = lowest_drawn([0.0, *(one.mean for _, one in rows)])
+    near = [one for _, one in rows if one.mean >= floor]
+    told = [one for one in near if one.n > 2] or near  # two seeds have endless intervals
+    ends = [end for one in told for end in (one.low, one.high) if end is not None] + [one.mean for one in near]
+    low, high = min(-2 * margin, *ends), max(margin, *ends)
+    pad = 0.05 * (high - low)
+    plot = Rows(len(rows))
+    plot.scale(low - pad, high + pad, f"points of {metric(study)}")
+    plot.axes.axvspan(-margin, high + pad, color=PARTS[5], alpha=0.25, linewidth=0)
+    plot.axes.axvline(0, color=MUTED, linewidth=1)
+    plot.axes.axvline(-margin, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+    for place, (row, one) in enumerate(rows):
+        look, y = looks[row.label], plot.middle(place)
+        if one.low is not None and one.high is not None:
+            plot.axes.plot([one.low, one.high], [y, y], color=look.colour, linewidth=2.4)
+        plot.axes.plot([one.mean], [y], look.marker, color=look.colour, markersize=7)
+        seeds = f"{one.n} {'pair' if one.n == 1 else 'pairs'} of runs"
+        plot.row(
+            place,
+            row.label,
+            "" if one.mean >= floor else f"\N{LEFTWARDS ARROW} {signed(one.mean)}",
+            lines=[(look.colour, with_ends(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
+        )
+    return Figure(
+        "difference",
+        f"Difference to {other}",
+        plot.svg("difference", f"Paired difference to {other} of {len(rows)} kinds of runs, with intervals"),
+        "The dot is the mean over pairs of runs with the same seed, the line its "
+        f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is "
+        f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points."
+        + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(near) else "")
+        + (" An arrow is for what lies too far off to be drawn." if len(near) < len(rows) else ""),
+        (),
+        href(
+            ["method", "pairs", "mean", "std", "low", "high", "verdict"],
+            [[row.label, one.n, one.mean, one.std, one.low, one.high, row.verdict.text] for row, one in rows],
+        ),
+    )
+
+
+def savings(study: Study) -> Figure | None:
+    """Samples saved, time saved, and what choosing them took of the run."""
+    kinds = (("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on choosing", PARTS[3]))
+    rows = []
+    for row in study.comparison.rows:
+        if row.verdict.kind != "baseline" and row.saved is not None:
+            choosing = mean(map(series.choosing, study.shown(row.label)))
+            rows.append((row.label, (100 * row.saved, study.time_saved(row.label), choosing)))
+    if not rows:
+        return None
+    known = [value for _, values in rows for value in values if value is not None]
+    plot = Rows(len(rows), each=58)
+    plot.scale(min(0.0, 1.05 * min(known)), max(1.0, 1.05 * max(known)), "%")
+    plot.axes.axvline(0, color=MUTED, linewidth=1)
+    for place, (label, values) in enumerate(rows):
+        for offset, value, (_, colour) in zip((-0.17, 0.0, 0.17), values, kinds, strict=True):
+            plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=0.15, color=colour, linewidth=0)
+        told = ["unknown" if value is None else said("{:.2f} %", value) for value in values]
+        plot.row(
+            place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(told, kinds, strict=True)]
+        )
+    return Figure(
+        "savings",
+        "Saved, and what saving cost",
+        plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} kinds of runs, in percent"),
+        "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
+        "time, as tests do, and choosing: planning, and the proxy of a set chosen once (the paper's Fig. 4b and c).",
+        tuple(Key(patch(colour), name) for name, colour in kinds),
+        href(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
+    )
+
+
+def seconds(study: Study) -> Figure | None:
+    """Where the time of a run went."""
+    rows = []
+    for label in study.sets:
+        runs = [run for run in study.shown(label) if series.seconds(run, "total") is not None]
+        total = mean(series.seconds(run, "total") for run in runs)
+        if total:
+            parts = {name: mean(series.seconds(run, name) for run in runs) or 0.0 for name, *_ in COSTS}
+            parts["rest"] = max(0.0, total - sum(parts.values()))
+            rows.append((label, parts, total))
+    if not rows:
+        return None
+    used = [cost for cost in COSTS if any(parts[cost[0]] > 0.001 * total for _, parts, total in rows)]
+    plot = Rows(len(rows))
+    plot.scale(0, 1.02 * max(total for *_, total in rows), "seconds a run")
+    for place, (label, parts, total) in enumerate(rows):
+        done = 0.0
+        for name, _, colour in COSTS:
+            plot.axes.barh(plot.middle(place), parts[name], left=done, height=0.32, color=colour, linewidth=0)
+            done += parts[name]
+        lines = [
+            (colour, f"{text} {parts[name]:,.2f} s, {100 * parts[name] / total:.1f} %") for name, text, colour in used
+        ]
+        plot.row(place, label, f"{total:,.1f} s", lines)
+    return Figure(
+        "seconds",
+        "Where the time went",
+        plot.svg("seconds", f"Seconds a run of {len(rows)} kinds of runs, by what they were spent on"),
+        "Means over seeds. Planning is what choosing samples costs between epochs, selection what it costs once, "
+        "before them; scoring is part of the steps. Setup is not counted as seconds elsewhere on this page.",
+        tuple(Key(patch(colour), text) for _, text, colour in used),
+        href(
+            ["method", *(text for _, text, _ in COSTS), "total"],
+            [[label, *(parts[name] for name, *_ in COSTS), total] for label, parts, total in rows],
+        ),
+    )
+
+
+def weights(study: Study) -> Figure | None:
+    """How the samples trained on were weighted, over whole runs."""
+    rows = [(label, shares) for label in study.sets if (shares := _shares(study, label)) is not None]
+    used = [place for place in range(len(WEIGHTS)) if any(shares[place] for _, shares in rows)]
+    if len(used) < 2:
+        return None
+    plot = Rows(len(rows))
+    plot.scale(0, 100, "% of the samples trained on")
+    for place, (label, shares) in enumerate(rows):
+        done, lines = 0.0, []
+        for share, (_, name, colour) in zip(shares, WEIGHTS, strict=True):
+            plot.axes.barh(plot.middle(place), share, left=done, height=0.32, color=colour, linewidth=0)
+            done += share
+            if share:
+                lines.append((colour, f"weight {name}: {share:.1f} %"))
+        plot.row(place, label, lines=lines)
+    return Figure(
+        "weights",
+        "Weights over the whole run",
+        plot.svg("weights", f"Shares of weights of {len(rows)} kinds of runs"),
+        "Whenever a sample is trained on it has a weight: 1 where it stands for itself, more where it stands for "
+        "others that were left out.",
+        tuple(Key(patch(WEIGHTS[place][2]), WEIGHTS[place][1]) for place in used),
+        href(
+            ["method", *(f"weight {name}, %" for _, name, _ in WEIGHTS)], [[label, *shares] for label, shares in rows]
+        ),
+    )
+
+
+def _shares(study: Study, label: str) -> list[float] | None:
+    """Of all samples trained on, the percentage in each class of weights."""
+    counts = [0.0] * len(WEIGHTS)
+    for fact in (fact for run in study.shown(label) for fact in run.epochs):
+        known = table(fact.get("weights"))
+        values, times = numbers(known.get("values")) or [], numbers(known.get("counts")) or []
+        for value, count in zip(values, times, strict=False):
+            if value is not None and count is not None:
+                counts[next(place for place, (top, *_) in enumerate(WEIGHTS) if value <= top)] += count
+    total = sum(counts)
+    return [100 * count / total for count in counts] if total > 0 else None

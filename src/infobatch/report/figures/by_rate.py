@@ -1,0 +1,70 @@
+"""The metric over the learning rate: what a comparison at one rate cannot show."""
+
+from __future__ import annotations
+
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from ...lab.compare.comparison import FULL
+from ..series import Study
+from .figure import DASHES, MARKERS, Figure, Key, href, lowest_drawn, metric, over_seeds, swatch, word
+from .svg import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
+
+
+def by_rate(study: Study) -> Figure | None:
+    if study.best is None:
+        return None
+    lines = study.best.by_rate
+    looks = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
+    points = [point for line in lines.values() for point in line]
+    top, floor = max(one.mean for one in points), lowest_drawn([one.mean for one in points])
+    plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
+    for name, look in looks.items():
+        shown = [one for one in lines[name] if one.mean >= floor]
+        plot.axes.errorbar(
+            [one.rate for one in shown], [one.mean for one in shown], yerr=[one.std for one in shown],
+            color=look.colour, linestyle=look.linestyle, marker=look.marker, markersize=6, elinewidth=1.2,
+            markeredgecolor=CARD, markeredgewidth=1,
+        )  # fmt: skip
+    plot.axes.set_xscale("log")
+    rates = sorted({one.rate for one in points})
+    plot.name(metric(study), "learning rate")
+    plot.axes.xaxis.set_major_locator(FixedLocator(rates))
+    plot.axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+    plot.axes.xaxis.set_minor_locator(NullLocator())
+    pad = 0.12 * (top - floor) or 0.5
+    plot.axes.set_ylim(floor - pad, top + pad)
+    plot.axes.margins(x=0.08)
+    plot.fit_left()
+    for name, look in looks.items():
+        for one in lines[name]:
+            if one.mean >= floor:
+                x, y = plot.pixels(one.rate, one.mean)
+                told = over_seeds(one.mean, one.std, one.n)
+                best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
+                text = ((look.colour, told), (None, f"at {one.rate:g}"), *best)
+                plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, text))
+    below = [f"{clip(name, 30)} at {one.rate:g}" for name in looks for one in lines[name] if one.mean < floor]
+    return Figure(
+        "rates",
+        f"{word(study).capitalize()} over the learning rate",
+        plot.svg("rates", f"{metric(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
+        "Who is held against full data at one rate alone may look better than it is, or worse. Bars: one standard "
+        "deviation over seeds." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
+        tuple(Key(swatch(look), name) for name, look in looks.items()),
+        href(
+            ["method", "learning rate", metric(study), "std", "n"],
+            [[name, one.rate, one.mean, one.std, one.n] for name in looks for one in lines[name]],
+        ),
+    )
+
+
+def _last_controls(name: str) -> int:
+    return 0 if name == FULL else 2 if name.startswith((f"{FULL},", f"{FULL}+lr,")) else 1
+
+
+def _look(name: str, place: int) -> Style:
+    kind = _last_controls(name)
+    if kind == 0:
+        return Style(INK)
+    turn, at = divmod(place - 1, len(LINES))
+    return Style(MUTED if kind == 2 else LINES[at], DASHES[1 if kind == 2 else turn % 4], MARKERS[(place + turn) % 6])

@@ -1,0 +1,185 @@
+"""What every figure of the page is made of: a drawing, a caption, a legend, and the numbers behind it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ...lab.format import told
+from ...lab.runs.fields import number
+from ..series import Study
+from .svg import INK, LINES, MUTED, VARIABLES, Style, clip
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of a figure's legend."""
+
+    mark: Markup
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    key: str
+    title: str
+    svg: Markup
+    caption: str
+    keys: tuple[Key, ...]
+    href: str
+    """The numbers behind it: a file inside a link."""
+
+
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
+MARKERS = "os^DvP"
+
+
+def styles(study: Study) -> dict[str, Style]:
+    """Full data in ink, its controls in grey, methods in colours that colour-blind eyes can tell apart."""
+    found: dict[str, Style] = {}
+    full = methods = controls = 0
+    for row in study.comparison.rows:
+        if row.verdict.kind == "baseline":
+            found[row.label] = Style(INK, DASHES[full % 4], MARKERS[full % 6])
+            full += 1
+        elif study.sets[row.label][0].settings.method == study.comparison.baseline:
+            found[row.label] = Style(MUTED, DASHES[1 + controls % 3], MARKERS[1 + controls % 5])
+            controls += 1
+        else:
+            turn, place = divmod(methods, len(LINES))
+            found[row.label] = Style(LINES[place], DASHES[turn % 4], MARKERS[(place + turn) % 6])
+            methods += 1
+    return found
+
+
+def metric(study: Study) -> str:
+    return clip(study.comparison.metric, 40)
+
+
+def bounds(study: Study) -> tuple[float, float]:
+    """What the metric can be: a share in percent is never below 0 nor above 100."""
+    return (0.0, 100.0) if "%" in study.comparison.metric else (-math.inf, math.inf)
+
+
+def word(study: Study) -> str:
+    """The metric without its unit: "accuracy" of "accuracy, %"."""
+    return metric(study).partition(",")[0]
+
+
+FAR = 30
+"""So many times further from the best than the middle one, a point would flatten all others."""
+
+
+def lowest_drawn(values: Sequence[float]) -> float:
+    """Of values of which some may have gone wrong altogether.
+
+    >>> lowest_drawn([89.2, 89.0, 88.6, 10.0]), lowest_drawn([-0.4, 0.0])
+    (88.6, -0.4)
+    """
+    top = max(values)
+    return min(one for one in values if one >= top - FAR * (top - statistics.median(values)))
+
+
+def signed(value: float, places: int = 2) -> str:
+    """
+    >>> signed(0.25), signed(-1), signed(-0.001)
+    ('+0.25', '−1.00', '0.00')
+    """
+    return said(f"{{:+.{places}f}}", value)
+
+
+def said(form: str, value: float) -> str:
+    """A number in words; what rounds to nothing has no sign.
+
+    >>> said("{:.1f} %", -0.01), said("{:.1f} %", -1.5)
+    ('0.0 %', '−1.5 %')
+    """
+    return told(form, value).replace("-", "\N{MINUS SIGN}")
+
+
+def between(low: float | None, high: float | None) -> str:
+    """The ends of an interval; nothing where there is none."""
+    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+
+def with_ends(middle: float, low: float | None, high: float | None) -> str:
+    """
+    >>> with_ends(0.5, 0.25, 0.75), with_ends(0.5, None, None)
+    ('+0.50 (+0.25 to +0.75)', '+0.50')
+    """
+    ends = between(low, high)
+    return f"{signed(middle)} ({ends})" if ends else signed(middle)
+
+
+def accuracy(mean: float | None, std: float | None) -> str:
+    """A mean with its spread; nothing where there is none."""
+    return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def over_seeds(mean: float, std: float, n: int) -> str:
+    """
+    >>> over_seeds(90.123, 0.25, 3), over_seeds(90.123, 0.0, 1)
+    ('90.12 ± 0.25, n = 3', '90.12, n = 1')
+    """
+    return f"{accuracy(mean, std if n > 1 else None)}, n = {n}"
+
+
+def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table as a file inside a link."""
+    held = io.StringIO()
+    writer = csv.writer(held, lineterminator="\n")
+    writer.writerow([_cell(value) for value in head])
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return "data:text/csv;charset=utf-8," + quote(held.getvalue(), safe=" ,.-+():=_/")
+
+
+def _cell(value: Any) -> str:
+    """Numbers to six places; a text that a spreadsheet would take for a formula is marked as text."""
+    if value is None:
+        return ""
+    if number(value) is not None:
+        return f"{value + 0.0:.6g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def keys(looks: Mapping[str, Style], labels: Iterable[str]) -> tuple[Key, ...]:
+    return tuple(Key(swatch(looks[label]), label) for label in labels)
+
+
+_SHAPES = {
+    "o": '<circle cx="12" cy="6" r="3.6" fill="{}"/>',
+    "s": '<rect x="8.8" y="2.8" width="6.4" height="6.4" fill="{}"/>',
+    "^": '<path d="M12 2l4.2 7.6H7.8z" fill="{}"/>',
+    "D": '<path d="M12 1.6l4.4 4.4-4.4 4.4L7.6 6z" fill="{}"/>',
+    "v": '<path d="M12 10l4.2-7.6H7.8z" fill="{}"/>',
+    "P": '<path d="M10.4 2h3.2v2.4H16v3.2h-2.4V10h-3.2V7.6H8V4.4h2.4z" fill="{}"/>',
+    "": "",
+}
+_SWATCH = '<svg class="mark" viewBox="0 0 24 12" aria-hidden="true">{}</svg>'
+
+
+def swatch(look: Style) -> Markup:
+    """The sample of a line in a legend. Nothing in it comes from a record."""
+    dash = f' stroke-dasharray="{" ".join(f"{2 * part:g}" for part in look.dash)}"' if look.dash else ""
+    colour = f"var({VARIABLES[look.colour]})"
+    line = f'<path d="M0 6h24" stroke="{colour}" stroke-width="2"{dash}/>'
+    return Markup(_SWATCH.format(line + _SHAPES[look.marker].format(colour)))
+
+
+def dot(look: Style) -> Markup:
+    """The sample of a mark without a line."""
+    return Markup(_SWATCH.format(_SHAPES[look.marker].format(f"var({VARIABLES[look.colour]})")))
+
+
+def patch(colour: str) -> Markup:
+    """The sample of an area."""
+    return Markup(_SWATCH.format(f'<rect x="6" width="12" height="12" rx="2" fill="var({VARIABLES[colour]})"/>'))

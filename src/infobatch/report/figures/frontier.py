@@ -1,0 +1,76 @@
+"""Metric against cost, and which methods no other beats in both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..series import Study
+from .figure import Figure, bounds, href, keys, lowest_drawn, metric, over_seeds, styles, word
+from .svg import CARD, GRID, Plot, Tip, clip, short_ticks
+
+
+@dataclass(frozen=True)
+class Point:
+    label: str
+    cost: float
+    mean: float
+    std: float
+    n: int
+
+    def beats(self, other: Point) -> bool:
+        """As good in both, and better in one."""
+        as_good = self.cost <= other.cost and self.mean >= other.mean
+        return as_good and (self.cost < other.cost or self.mean > other.mean)
+
+
+def best(points: list[Point]) -> list[Point]:
+    """Those that no other beats, by cost."""
+    kept = [point for point in points if not any(other.beats(point) for other in points)]
+    return sorted(kept, key=lambda point: point.cost)
+
+
+def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
+    looks, points = styles(study), []
+    for row in study.comparison.rows:
+        share = None if row.saved is None else 100 * (1 - row.saved)
+        paid = row.seconds if by == "time" else share
+        if paid is not None and row.mean is not None:
+            points.append(Point(row.label, paid, row.mean, row.std or 0.0, row.n))
+    if not points:
+        return None
+    plot, ahead, (least, most) = Plot(), best(points), bounds(study)
+    plot.axes.plot([one.cost for one in ahead], [one.mean for one in ahead], color=GRID, linewidth=6, zorder=1)
+    for one in points:
+        look = looks[one.label]
+        bar = [[max(0.0, min(one.std, one.mean - least))], [max(0.0, min(one.std, most - one.mean))]]
+        plot.axes.errorbar(
+            one.cost, one.mean, yerr=bar if one.std else None, color=look.colour, marker=look.marker, markersize=8,
+            elinewidth=1.5, markeredgecolor=CARD, markeredgewidth=1, zorder=3,
+        )  # fmt: skip
+    unit = "samples trained on, % of full data" if by == "samples" else "seconds a run"
+    plot.name(metric(study), unit)
+    plot.axes.margins(0.12, 0.16)
+    floor, top = lowest_drawn([one.mean for one in points]), max(one.mean for one in points)
+    below = [clip(one.label, 30) for one in points if one.mean < floor]
+    if below:
+        plot.axes.set_ylim(floor - 0.2 * (top - floor), top + 0.2 * (top - floor))
+    short_ticks(plot.axes)
+    plot.fit_left()
+    for one in (one for one in points if one.mean >= floor):
+        x, y = plot.pixels(one.cost, one.mean)
+        cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
+        told = over_seeds(one.mean, one.std, one.n)
+        plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((looks[one.label].colour, told), (None, cost))))
+    names = "; ".join(clip(one.label, 40) for one in ahead[:4])
+    joined = "; the grey band joins them" if ahead[1:] else ""
+    names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
+    return Figure(
+        f"frontier-{by}",
+        f"{word(study).capitalize()} against {by}",
+        plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
+        "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
+        f"than these{joined}: {names}." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
+        keys(looks, [one.label for one in points]),
+        href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),
+    )

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from launching import as_spawned
+from torch.utils.data import Dataset, TensorDataset
+
+import infobatch
+from infobatch.attribution.views import Copied, Fetched, FullView, View
+
+
+class Letters(Dataset[str]):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> str:
+        return "abcde"[index]
+
+
+class ManyAtOnce(Letters):
+    def __getitems__(self, indices: Sequence[int]) -> list[str]:
+        return [self[index].upper() for index in indices]
+
+
+def test_a_view_is_the_data_set_sample_by_sample() -> None:
+    view = View(Letters())
+    assert len(view) == 5
+    assert view[3] == "d"
+    fetched = view.__getitems__([4, 0])
+    assert isinstance(fetched, Fetched)
+    assert fetched == ["e", "a"]
+    assert fetched.indices == [4, 0]
+
+
+def test_a_data_set_that_fetches_many_at_once_is_asked_for_many() -> None:
+    assert View(ManyAtOnce()).__getitems__([1, 2]) == ["B", "C"]
+
+
+def test_nothing_is_forwarded_implicitly() -> None:
+    data = Letters()
+    data.classes = 3  # type: ignore[attr-defined]
+    train_data = infobatch.InfoBatch(data, 3)
+    assert not hasattr(train_data, "classes")
+    assert train_data.dataset is data
+
+
+def test_only_the_view_travels_to_a_worker() -> None:
+    """Spawned. There is nothing there to train with, and the way it is told is the same wherever it is tried."""
+    train_data = infobatch.InfoBatch(TensorDataset(torch.arange(5)), 3)
+    there = as_spawned(train_data)
+    assert type(there) is Copied
+    assert there[2] == (torch.tensor(2),)
+    assert not hasattr(there, "epoch")
+    for use in (
+        lambda: there.update(torch.ones(1)),
+        lambda: there.sampler,
+        lambda: there.epoch,
+        lambda: infobatch.full_steps(there, 2),
+        lambda: infobatch.DataLoader(there),
+        lambda: infobatch.InfoBatch(there, 3),
+    ):
+        with pytest.raises((infobatch.InputError, AttributeError), match="Wrap the data in each process"):
+            use()
+
+
+def test_the_full_view_travels_without_its_sampler() -> None:
+    """Its generator could not."""
+    everything = infobatch.InfoBatch(TensorDataset(torch.arange(6)), 3).full()
+    loader = torch.utils.data.DataLoader(
+        everything, batch_size=3, sampler=everything.sampler, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert sorted(torch.cat([x for (x,) in loader]).tolist()) == list(range(6))
+
+
+def test_scores_are_not_lost_in_a_pickle(tmp_path: Path) -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.arange(5)), 3)
+    with pytest.raises(infobatch.InputError, match=r"Save its state_dict\(\)"):
+        torch.save({"train_data": train_data}, tmp_path / "all.pt")
+
+
+def test_the_full_view_shows_everything_and_records_nothing() -> None:
+    train_data = infobatch.InfoBatch(TensorDataset(torch.arange(30.0)), 3)
+    for (x,) in infobatch.DataLoader(train_data, batch_size=10):
+        train_data.update(x)
+    scores, epoch, kept = train_data.scores, train_data.epoch, train_data.plan().kept
+    assert kept < 30
+    everything = train_data.full()
+    assert isinstance(everything, FullView)
+    loader = torch.utils.data.DataLoader(everything, batch_size=10, sampler=everything.sampler)
+    for _ in range(2):
+        seen = []
+        for (x,) in loader:
+            loss = everything.update(x.requires_grad_())
+            assert loss.item() == pytest.approx(x.mean().item())
+            seen += x.tolist()
+        assert sorted(seen) == list(range(30))
+    assert torch.equal(train_data.scores, scores)
+    assert (train_data.epoch, train_data.plan().kept) == (epoch, kept)
+
+
+def test_the_full_view_takes_what_an_update_takes() -> None:
+    """So that a loop runs unchanged, whatever its method wants to be told."""
+    there, here = (list(inspect.signature(kind.update).parameters.values()) for kind in (infobatch.Pruned, FullView))
+    assert there == here
+
+
+def test_the_full_view_refuses_what_training_would() -> None:
+    everything = infobatch.InfoBatch(Letters(), 3).full()
+    with pytest.raises(infobatch.InputError, match="reduction"):
+        everything.update(torch.tensor(1.0))
+
+
+def test_the_full_view_leaves_the_global_random_state_alone() -> None:
+    everything = infobatch.InfoBatch(Letters(), 3).full()
+    before = torch.get_rng_state()
+    order = list(everything.sampler)
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert torch.equal(before, torch.get_rng_state())

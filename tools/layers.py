@@ -1,0 +1,103 @@
+"""The import order of the package: one list, read by the tests and by docs/architecture.md.
+
+    python tools/layers.py            # print the order
+    python tools/layers.py --check    # name every import that goes against it, and exit with 1
+
+A module may import only from lines above its own, or from its own folder where the folder is a single entry. A folder
+stands for all modules below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "infobatch"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "reference", "ranks/permutation", "attribution/stock_loader"),
+    ("checks", "files"),
+    ("plan",),
+    ("methods/",),
+    ("ranks/exchange", "epoch/summary"),
+    ("epoch/scores",),
+    ("epoch/slice", "attribution/views"),
+    ("attribution/queue",),
+    ("attribution/sampler", "ranks/shards", "epoch/hidden"),
+    ("epoch/running", "epoch/advice"),
+    ("state_checks",),
+    ("state",),
+    ("dataset",),
+    ("loader", "schedule/"),
+    ("__init__",),
+    ("integrations/", "selection/"),
+    ("lab/",),
+    ("report/",),
+    ("cli/",),
+)
+CORE_ENDS = "__init__"
+"""The last entry of the core: what ``import infobatch`` may load lies at or above it."""
+
+
+def modules() -> dict[str, Path]:
+    """Return every module by its path without suffix, as ``epoch/scores``; a package is named by its folder."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        found[name.removesuffix("/__init__") if name != "__init__" else name] = path
+    return found
+
+
+def entry_of(module: str) -> str | None:
+    """Return the entry of the list that covers a module; None where there is none."""
+    folders = [f"{module[:at]}/" for at, letter in enumerate(module) if letter == "/"]
+    for entry in (module, f"{module}/", *reversed(folders)):
+        if any(entry in layer for layer in LAYERS):
+            return entry
+    return None
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """Yield the modules of the package that a module imports."""
+    known = modules()
+    path = known[module]
+    here = path.relative_to(PACKAGE).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*here[: len(here) - node.level + 1], *(node.module.split(".") if node.module else ())]
+            for alias in node.names:
+                inner = "/".join([*base, alias.name])
+                yield inner if inner in known else "/".join(base) or "__init__"
+
+
+def violations() -> list[str]:
+    """Describe every module without a place in the list, and every import that goes against it."""
+    height = {entry: level for level, layer in enumerate(LAYERS) for entry in layer}
+    found = []
+    for module, path in modules().items():
+        entry = entry_of(module)
+        if entry is None:
+            if path.name == "__init__.py" and not list(imports_of(module)):
+                continue  # the doorway of a folder whose modules have places of their own
+            found.append(f"{module} has no place in tools/layers.py")
+            continue
+        for other in set(imports_of(module)):
+            target = entry_of(other)
+            if target != entry and (target is None or height[target] >= height[entry]):
+                found.append(f"{module} must not import {other}")
+    return found
+
+
+def text() -> str:
+    """Return the list as it stands in docs/architecture.md."""
+    return "\n".join(f"    {', '.join(layer)}" for layer in LAYERS)
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        broken = violations()
+        print("\n".join(broken) or "The import order holds.")
+        sys.exit(bool(broken))
+    print(text())
