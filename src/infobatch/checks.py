@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Collection, Sized
+from collections.abc import Sized
 from typing import Any, Protocol
 
 import torch
@@ -86,16 +86,11 @@ def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
         )
 
 
-def check_count(name: str, value: Any, least: int, remedy: str) -> None:
-    if not is_count(value, least):
-        raise InputError(message(f"{name} as a whole number of at least {least}", repr(value), remedy))
-
-
-def count_of(name: str, value: Any, least: int, remedy: str) -> int:
-    """As ``check_count``, for whole numbers of any library; returned as a plain one, which a checkpoint can hold."""
-    found = whole(value)
-    check_count(name, value if found is None else found, least, remedy)
-    assert found is not None
+def check_count(name: str, value: Any, least: int, remedy: str) -> int:
+    """Return an integer of any library as a Python int, which a checkpoint can hold; refuse one below ``least``."""
+    found = as_int(value)
+    if found is None or found < least:
+        raise InputError(message(f"{name} as an integer of at least {least}", repr(value), remedy))
     return found
 
 
@@ -106,7 +101,7 @@ def check_shardable(size: int, method: str, by_cuts: bool) -> None:
             message(
                 "for shard_scores=True a method that only cuts the axis of scores",
                 method,
-                "Its policy looks at all scores at once: leave shard_scores out, or write it with policies.ByCuts.",
+                "Its policy looks at all scores at once: leave shard_scores out, or write it with methods.cuts.ByCuts.",
             )
         )
     if size > LARGEST:
@@ -126,7 +121,7 @@ def check_loss(loss: Any) -> None:
         remedy = "Take loss.float(), and no empty batch."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = 'Give the criterion reduction="none".'
-    raise InputError(message("one floating-point loss a sample, shape [batch]", kind(loss), remedy))
+    raise InputError(message("one floating-point loss a sample, shape [batch]", describe(loss), remedy))
 
 
 def check_score(score: Any, loss: Tensor) -> None:
@@ -135,33 +130,10 @@ def check_score(score: Any, loss: Tensor) -> None:
         raise InputError(
             message(
                 f"one floating-point score a loss, shape {list(loss.shape)} on {loss.device}",
-                f"{kind(score)} on {score.device}" if isinstance(score, Tensor) else kind(score),
+                f"{describe(score)} on {score.device}" if isinstance(score, Tensor) else describe(score),
                 "Reduce every dimension but the first, where the loss is.",
             )
         )
-
-
-def check_brought(method: str, needs: Collection[str], loss: Tensor, confidence: Any) -> None:
-    """What a method needs besides losses, named where it is missing."""
-    if "confidence" not in needs:
-        return
-    remedy = "Pass confidence=logits.softmax(1).gather(1, targets[:, None]).squeeze(1)."
-    if confidence is None:
-        expected = f"the keyword confidence, which {method} needs: the probability of the right answer, one a sample"
-        raise InputError(message(expected, "none", remedy))
-    right = isinstance(confidence, Tensor) and confidence.shape == loss.shape and confidence.is_floating_point()
-    if not right or confidence.device != loss.device:
-        raise InputError(
-            message(f"confidence of shape {list(loss.shape)} on {loss.device}", kind(confidence), remedy)
-        )
-    if confidence.device.type == "cpu" and not torch.compiler.is_compiling() and not_chances(confidence.detach()):
-        low, high = (float(end) for end in confidence.detach().aminmax())
-        raise InputError(message("probabilities as confidence, from 0 to 1", f"{low:.3g} to {high:.3g}", remedy))
-
-
-def not_chances(values: Tensor) -> int:
-    """How many are no probabilities. NaN says that nothing is known."""
-    return int(torch.count_nonzero((values < 0) | (values > 1)))
 
 
 def check_look(loader: dict[str, Any]) -> None:
@@ -181,7 +153,7 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         if not whole:
             remedy = "They are positions in the data set, as 64-bit integers: indices.long()."
         expected = f"indices as an int64 tensor of shape {list(loss.shape)}, one a loss"
-        raise InputError(message(expected, kind(indices), remedy))
+        raise InputError(message(expected, describe(indices), remedy))
     if indices.device != loss.device:
         raise InputError(
             message(
@@ -227,7 +199,7 @@ def check_attribution(book: Book, came: int, epoch: int) -> None:
         )
 
 
-def kind(value: Any) -> str:
+def describe(value: Any) -> str:
     return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
@@ -236,7 +208,7 @@ def is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def whole(value: Any) -> int | None:
+def as_int(value: Any) -> int | None:
     """A whole number of any library as a plain one, as 3 for np.int64(3); None where it is none, as True is."""
     if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
         return None

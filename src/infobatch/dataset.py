@@ -22,8 +22,9 @@ from .epoch.scores import ScoreBook, bring
 from .epoch.summary import EpochReport
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .growing import Growing, Pace
+from .methods.channels import check_channels
 from .methods.cuts import rule_of
-from .methods.method import Method, method_of
+from .methods.method import Method, check_method
 from .methods.when import Moment
 from .plan import Growth, Plan, ShardPlan
 from .ranks.exchange import Ranks, find
@@ -58,8 +59,8 @@ class Pruned(View):
         shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
-        num_epochs = checks.count_of("num_epochs", num_epochs, 1, ORDER)
-        seed = checks.count_of("seed", seed, 0, "Any will do; 0 is the default.")
+        num_epochs = checks.check_count("num_epochs", num_epochs, 1, ORDER)
+        seed = checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
         if isinstance(dataset, View):
             twice = message("a plain data set", "one that is wrapped already", "Wrap it once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
@@ -84,7 +85,7 @@ class Pruned(View):
             self._book = ShardBook(len(dataset), find(group))
         else:
             self._book = ScoreBook(len(dataset))
-            self._book.keep(method.memory, method.needs & {"confidence"})
+            self._book.keep(method.memory, method.channels)
         self._course = Course(self._book)
         self._latest: tuple[Tensor, float] | None = None
         """The weights of the batch that was updated last, and the correction of its mean."""
@@ -140,8 +141,9 @@ class Pruned(View):
         checks.check_loss(loss)
         if score is not None:
             checks.check_score(score, loss)
-        if self.method.needs:
-            checks.check_brought(repr(self.method), self.method.needs, loss, confidence)
+        channels = {} if confidence is None else {"confidence": confidence}
+        if self.method.channels:
+            check_channels(repr(self.method), self.method.channels, loss, channels)
         if loss.device != self._book.device:
             self.to(loss.device)
         scores, correction = loss if score is None else score, 1.0
@@ -190,10 +192,10 @@ class Pruned(View):
         >>> for (x,), indices in train.hidden(batch_size=8):
         ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
         """
-        batch_size = checks.count_of("batch_size", batch_size, 1, "As for training.")
+        batch_size = checks.check_count("batch_size", batch_size, 1, "As for training.")
         checks.check_look(loader)
         self._settle()
-        if "hidden" not in self.method.needs:
+        if not self.method.observes_hidden:
             raise InputError(
                 message("a method that wants a look at the left-out", repr(self.method), "Only those need it.")
             )
@@ -226,14 +228,14 @@ class Pruned(View):
             raise MisalignedError(
                 message("observe inside a loop over train_data.hidden()", "one outside", "See Pruned.hidden.")
             )
-        if self.method.needs:
-            checks.check_brought(repr(self.method), self.method.needs, loss, confidence)
+        if self.method.channels:
+            check_channels(repr(self.method), self.method.channels, loss, {"confidence": confidence})
         self._look.note(loss, indices, confidence)
 
     def skip(self, count: int | None = None) -> None:
         """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
         if count is not None:
-            count = checks.count_of("count", count, 1, "Leave it out to skip the whole batch.")
+            count = checks.check_count("count", count, 1, "Leave it out to skip the whole batch.")
         run = self._course.opened("a skip")
         run.walk.skip(run.drop(count))
 
@@ -382,7 +384,7 @@ class Pruned(View):
         self._cautions.of_rates(plan, self._growing)
         if look:
             self._cautions.of_bounds(plan, self._book, self._growing)
-            if "hidden" in self.method.needs and not (course.before or course.done()):
+            if self.method.observes_hidden and not (course.before or course.done()):
                 self._cautions.of_looks(self._book)
 
     def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
@@ -489,9 +491,9 @@ def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
     if hasattr(given, "indices") and hasattr(given, "weights"):
         checks.check_selection(given, size)
         given = methods.static(given)
-    method = method_of(given)
+    method = check_method(given)
     checks.check_size(method.size, size, repr(method))
-    method.check(num_epochs)
+    method.check_epochs(num_epochs, method.schedule)
     return method
 
 

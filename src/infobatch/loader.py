@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from .attribution.queue import STEPPED, Pass
 from .attribution.views import COPY, Copied, Fetched
-from .checks import count_of
+from .checks import check_count
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .plan import generator_for
@@ -109,7 +109,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "The plan says who comes and is shuffled already; a batch_sampler may stand around it.",
                 )
             )
-        self.lookahead = count_of(
+        self.lookahead = check_count(
             "lookahead", lookahead, 0, "As many batches as the loop reads ahead; 0 for an ordinary one."
         )
         auto = batch_size is not None or batch_sampler is not None

@@ -46,7 +46,7 @@ class InfoBatch(Pruned):
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
-        checks.count_of("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
+        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
         elif rescale is True and rounding == "exact":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import is_count, is_number, kind
+from .checks import describe, is_count, is_number
 from .epoch.summary import EpochReport
 from .errors import StateError, counted, message
 from .plan import ShardPlan
@@ -101,9 +101,7 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
     if not is_count(state["format"], 1) or state["format"] > FORMAT:
         raise _refused(f"format {FORMAT} or older", f"format {state['format']!r}", "Update infobatch.")
     if set(state) != names:
-        raise _refused(
-            "all fields of a state_dict", f"a difference of {sorted(names ^ set(state))}", "It is damaged."
-        )
+        raise _refused("all fields of a state_dict", f"a difference of {sorted(names ^ set(state))}", "It is damaged.")
     if state["size"] != size:
         raise _refused(
             f"the state of a data set of {size} samples",
@@ -143,12 +141,12 @@ def _check_running(running: Any, size: int, came: Collection[str]) -> None:
     chosen = running.get("chosen")
     whole = isinstance(chosen, Tensor) and chosen.shape == (size,) and chosen.dtype == torch.bool
     if chosen is not None and not whole:
-        raise _refused(f"a mask of {size} samples", kind(chosen), "It is damaged.")
+        raise _refused(f"a mask of {size} samples", describe(chosen), "It is damaged.")
     indices, table = running["indices"], running["table"]
     _check_table(running["fresh"], size)
     plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
-        raise _refused("a plan of this data set", kind(indices), "It is damaged.")
+        raise _refused("a plan of this data set", describe(indices), "It is damaged.")
     planned = torch.zeros(size, dtype=torch.bool, device="cpu").index_fill_(0, indices.cpu(), True)
     if table is None:
         belong = bool(planned.all())
@@ -161,9 +159,7 @@ def _check_running(running: Any, size: int, came: Collection[str]) -> None:
 
 def _is_part(part: Any) -> bool:
     least = {"rank": 0, "world": 1, "start": 0}
-    return (
-        isinstance(part, dict) and set(part) == set(least) and all(is_count(part[key], least[key]) for key in least)
-    )
+    return isinstance(part, dict) and set(part) == set(least) and all(is_count(part[key], least[key]) for key in least)
 
 
 def _check_running_part(running: Any, size: int, of: int) -> None:
@@ -175,7 +171,7 @@ def _check_running_part(running: Any, size: int, of: int) -> None:
     levels = len(weights) if isinstance(weights, (tuple, list)) else 0
     known = isinstance(level, Tensor) and level.shape == (size,) and levels > 0
     if not known or (size and not 0 <= int(level.max()) < levels):
-        raise _refused(f"a level for each of {size} samples, below {levels}", kind(level), "It is damaged.")
+        raise _refused(f"a level for each of {size} samples, below {levels}", describe(level), "It is damaged.")
     numbers = [running[name] for name in ("weight_sum", "effective_size", "noise")]
     counted = is_count(running["epoch"], 0) and is_count(running["kept"], 1) and running["size"] == of
     held = int(torch.count_nonzero(level))  # 0 is left out
@@ -193,7 +189,7 @@ def _check_reports(reports: Any) -> None:
 def _check_table(table: Any, size: int) -> None:
     plain = isinstance(table, Tensor) and table.layout == torch.strided and not table.is_meta
     if not plain or table.shape != (size,) or table.dtype != torch.float32:
-        raise _refused(f"a float32 table of {size} numbers", kind(table), "It is damaged.")
+        raise _refused(f"a float32 table of {size} numbers", describe(table), "It is damaged.")
 
 
 def _refused(expected: str, got: str, remedy: str) -> StateError:

@@ -12,8 +12,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 from infobatch import variations
-from infobatch.methods import METHODS, Method
-from infobatch.methods.card import CARDS
+from infobatch.methods import CARDS, METHODS, Method
 from infobatch.methods.when import Moment
 
 SIZE, CLASSES, EPOCHS = 240, 4, 24
@@ -70,7 +69,7 @@ def epoch_of(
         if without is not None:
             loss = loss.masked_fill(without[some], torch.nan)
         train.update(loss, some, confidence=confidence)
-    if stop is None and "hidden" in train.method.needs:
+    if stop is None and train.method.observes_hidden:
         for (some,), named in train.hidden(batch_size=64):
             assert torch.equal(some, named)
             loss, confidence = answer(train, named, epoch)
@@ -210,7 +209,7 @@ def test_methods_travel(name: str, variant: str) -> None:
     copy = pickle.loads(pickle.dumps(method))
     assert repr(copy) == repr(method)
     book = infobatch.epoch.scores.ScoreBook(SIZE)
-    book.keep(method.memory, method.needs & {"confidence"})
+    book.keep(method.memory, method.channels)
     draws = [each.draw(book, Moment(0, EPOCHS), 1).indices for each in (method, copy)]
     assert torch.equal(*draws)
 
@@ -231,7 +230,7 @@ def test_who_is_not_known_stays(name: str) -> None:
         assert bool((plan.table[~known] != 0).all())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if make(name).needs & {"confidence"}])
+@pytest.mark.parametrize("name", [name for name in METHODS if make(name).channels])
 def test_what_is_missing_is_named(name: str) -> None:
     train = fresh(name, "as published")
     with pytest.raises(infobatch.InputError, match="keyword confidence"):
@@ -244,8 +243,8 @@ def test_every_method_has_a_card() -> None:
     assert set(CARDS) == set(METHODS)
     for name, card in CARDS.items():
         method = make(name)
-        assert ("confidence" in card.needs) == ("confidence" in method.needs)
-        assert ("left-out" in card.needs) == ("hidden" in method.needs)
+        assert ("confidence" in card.needs) == ("confidence" in method.channels)
+        assert ("pruned samples" in card.needs) == (method.observes_hidden)
         assert (card.weights == "all 1") == (not method.rescale or name == "full")
 
 
@@ -261,7 +260,7 @@ def test_plans_do_not_depend_on_the_default_dtype(name: str, variant: str) -> No
             for ids in plan.indices.split(40):
                 loss = answers[epoch][ids]
                 train.update(loss, ids, confidence=torch.exp(-loss))
-            if "hidden" in train.method.needs:
+            if train.method.observes_hidden:
                 for _, ids in train.hidden(batch_size=64):
                     train.observe(answers[epoch][ids], ids, confidence=torch.exp(-answers[epoch][ids]))
         return plans

@@ -169,7 +169,7 @@ def test_logits_are_no_confidences() -> None:
     train = fresh()
     indices = train.plan().indices[:3]
     for wrong in (torch.tensor([0.2, 1.5, 0.3]), torch.tensor([-0.1, 0.5, 0.5])):
-        with pytest.raises(infobatch.InputError, match="probabilities"):
+        with pytest.raises(infobatch.InputError, match="confidence from 0 to 1"):
             train.update(torch.rand(3), indices, confidence=wrong)
     train.update(torch.rand(3), indices, confidence=torch.tensor([0.0, 1.0, torch.nan]))
 

@@ -98,9 +98,7 @@ def test_they_do_so_in_a_run_that_goes_on_before_any_batch(feeder: str, length: 
 def in_uneven_parts(train_data: infobatch.InfoBatch, feeder: str, lengths: list[int]) -> Iterator[list[float]]:
     """An epoch in batches of 10, each in parts of these lengths; how much the samples of each part count."""
     for one in loader_of(train_data, feeder, batch_size=10):
-        for part in zip(
-            *(column.split(lengths if len(column) == 10 else lengths[-1]) for column in one), strict=True
-        ):
+        for part in zip(*(column.split(lengths if len(column) == 10 else lengths[-1]) for column in one), strict=True):
             yield list(counted(train_data, part, feeder).values())
 
 

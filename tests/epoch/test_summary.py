@@ -72,9 +72,7 @@ def test_warns_beyond_the_bounds_and_only_there() -> None:
 
 
 def test_a_run_warns_once() -> None:
-    train_data = infobatch.InfoBatch(
-        TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0, compensate="loss"
-    )
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0, compensate="loss")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(6):
@@ -120,9 +118,7 @@ def test_one_noisy_epoch_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_a_warning_as_an_error_comes_once_too() -> None:
-    train_data = infobatch.InfoBatch(
-        TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0, compensate="loss"
-    )
+    train_data = infobatch.InfoBatch(TensorDataset(torch.rand(100).pow(8)), 6, ratio=0.95, delta=1.0, compensate="loss")
     raised = 0
     for _ in range(6):
         for _ in range(2):

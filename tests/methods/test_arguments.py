@@ -13,7 +13,7 @@ import torch
 
 import infobatch
 from infobatch import methods, selection, variations
-from infobatch.methods.arguments import labels_of
+from infobatch.methods.arguments import check_labels
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from infobatch.methods.arguments import labels_of
         (lambda: methods.ies(0), "bound"),
         (lambda: methods.order_dp(0, 0.5), "some"),
         (lambda: methods.rcap(torch.rand(4)), "labels"),
-        (lambda: methods.rcap(torch.tensor([0, -1])), "labels from 0"),
+        (lambda: methods.rcap(torch.tensor([0, -1])), "labels of at least 0"),
         (lambda: methods.dynamic_uncertainty(window=1), "window"),
         (lambda: variations.unbiased(methods.seta(), 0), "floor"),
         (lambda: variations.class_floor(methods.full(), torch.arange(3), 1.5), "floor"),
@@ -48,8 +48,8 @@ from infobatch.methods.arguments import labels_of
         (lambda: methods.kakurenbo(steps=(2.0, 1.0), at=(0.5,)), "steps"),
         (lambda: methods.kakurenbo(steps=1.0), "steps as a tuple"),
         (lambda: methods.kakurenbo(at=(0.6, 0.3, 0.8)), "rising order"),
-        (lambda: methods.rcap(["cat", "dog"]), "labels as whole numbers"),
-        (lambda: methods.rcap(None), "labels as whole numbers"),
+        (lambda: methods.rcap(["cat", "dog"]), "labels as integers"),
+        (lambda: methods.rcap(None), "labels as integers"),
         (lambda: methods.rcap([0, 1], temperature=math.inf), "temperature"),
         (lambda: variations.class_floor(methods.rcap([0, 1, 0]), [0, 1]), "3 labels"),
     ],
@@ -87,8 +87,8 @@ def test_labels_come_in_many_kinds(kind: str) -> None:
     numpy = pytest.importorskip("numpy")
     labels = torch.tensor([3, 0, 3, 7])
     for given_as in (labels.tolist(), labels.numpy().astype(kind), labels.to(getattr(torch, kind))):
-        assert labels_of(given_as).tolist() == [1, 0, 1, 2]
-    assert labels_of(numpy.array([2**40, 0])).tolist() == [1, 0]
+        assert check_labels(given_as).tolist() == [1, 0, 1, 2]
+    assert check_labels(numpy.array([2**40, 0])).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,22 +13,26 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from infobatch.epoch.scores import ScoreBook
-from infobatch.methods import cuts as policies
-from infobatch.methods.cuts import Policy
+from infobatch.methods.cuts import TableStats
+from infobatch.methods.cuts import quantile as quantile_of
+from infobatch.methods.method import Policy
+from infobatch.methods.rules.baselines import uniform
+from infobatch.methods.rules.infobatch import below_mean, below_mean_in_tiers, beyond_mean, quantile_tiers
+from infobatch.methods.rules.saving import spend
 from infobatch.methods.when import Moment, until
-from infobatch.plan import Plan, generator_for
+from infobatch.plan import Plan, full, generator_for
 
 CPU = torch.device("cpu")
 NOW = Moment(1, 10)
 modest = settings(deadline=None, max_examples=80, derandomize=True)
 
 POLICIES: dict[str, Policy] = {
-    "below_mean": partial(policies.below_mean, ratio=0.5),
-    "above_mean": partial(policies.above_mean, ratio=0.3),
-    "tiers": partial(policies.below_mean_in_tiers, ratio=0.5, low_ratio=0.75, low_share=0.2),
-    "quantile_tiers": partial(policies.quantile_tiers, tiers=((0.2, 0.75), (0.85, 0.5))),
-    "uniform": partial(policies.uniform, ratio=0.3),
-    "spend": partial(policies.spend, saving=0.4, ratio=0.5),
+    "below_mean": partial(below_mean, ratio=0.5),
+    "above_mean": partial(beyond_mean, ratio=0.3),
+    "tiers": partial(below_mean_in_tiers, ratio=0.5, low_ratio=0.75, low_share=0.2),
+    "quantile_tiers": partial(quantile_tiers, tiers=((0.2, 0.75), (0.85, 0.5))),
+    "uniform": partial(uniform, ratio=0.3),
+    "spend": partial(spend, saving=0.4, ratio=0.5),
 }
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 ratios = st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 0.99])
@@ -122,7 +126,7 @@ def test_other_seed_other_plan(policy: Policy) -> None:
 @given(score_lists, ratios)
 def test_below_mean_keeps_the_exact_count(scores: list[float], ratio: float) -> None:
     known = [Fraction(score) for score in torch.tensor(scores).tolist() if not math.isnan(score)]
-    plan = draw(partial(policies.below_mean, ratio=ratio), scores)
+    plan = draw(partial(below_mean, ratio=ratio), scores)
     if not known:
         assert plan.kept == len(scores)
         return
@@ -140,7 +144,7 @@ def test_below_mean_keeps_the_exact_count(scores: list[float], ratio: float) -> 
 def test_unknown_scores_take_no_part_in_the_mean() -> None:
     """Counted as 0 or as 1 they would move the mean past 4 or past 6."""
     scores = [4.0, 5.0, 6.0, 9.0] + [math.nan] * 20
-    plan = draw(partial(policies.below_mean, ratio=0.5), scores)
+    plan = draw(partial(below_mean, ratio=0.5), scores)
     assert plan.kept == 24 - 1  # of {4, 5} one goes: the mean is 6
     assert plan.table[2:].tolist() == [1.0] * 22
     assert sorted(plan.table[:2].tolist()) == [0.0, 2.0]
@@ -154,19 +158,19 @@ def test_constant_scores_prune_nobody(name: str, value: float, size: int) -> Non
 
 
 def test_the_mean_itself_is_kept() -> None:
-    plan = draw(partial(policies.below_mean, ratio=0.9), [1.0, 2.0, 3.0])
+    plan = draw(partial(below_mean, ratio=0.9), [1.0, 2.0, 3.0])
     assert plan.table[1:].tolist() == [1.0, 1.0]
 
 
 def test_above_mean_is_the_other_side() -> None:
-    plan = draw(partial(policies.above_mean, ratio=0.5), [1.0, 2.0, 2.0, 7.0, 8.0])
+    plan = draw(partial(beyond_mean, ratio=0.5), [1.0, 2.0, 2.0, 7.0, 8.0])
     assert plan.table[:3].tolist() == [1.0, 1.0, 1.0]
     assert sorted(plan.table[3:].tolist()) == [0.0, 2.0]
 
 
 def test_ratio_zero_is_a_full_plan() -> None:
-    for name in ("below_mean", "above_mean", "uniform"):
-        rule: Callable[..., Plan] = getattr(policies, name)
+    rules: list[Callable[..., Plan]] = [below_mean, beyond_mean, uniform]
+    for rule in rules:
         assert draw(partial(rule, ratio=0.0), skewed(50)).kept == 50
 
 
@@ -176,14 +180,14 @@ def test_ratio_zero_is_a_full_plan() -> None:
 def test_paper_rounding_is_int_and_the_literal_weight(ratio: float, m: int, k: int) -> None:
     """As real numbers: int((1 - 0.9) * 10) would be 0 in floating point."""
     scores = [1.0] * m + [100.0] * 5
-    plan = draw(partial(policies.below_mean, ratio=ratio, rounding="paper"), scores)
+    plan = draw(partial(below_mean, ratio=ratio, rounding="paper"), scores)
     assert plan.kept == 5 + k
     assert set(plan.table[:m].tolist()) <= {0.0, torch.tensor(float(1 / (1 - Fraction(str(ratio))))).item()}
 
 
 @pytest.mark.parametrize(("ratio", "m", "k"), [(0.9, 10, 1), (0.99, 10, 1), (0.5, 9, 4), (0.5, 11, 6), (0.3, 10, 7)])
 def test_exact_rounding_keeps_at_least_one(ratio: float, m: int, k: int) -> None:
-    plan = draw(partial(policies.below_mean, ratio=ratio), [1.0] * m + [100.0] * 5)
+    plan = draw(partial(below_mean, ratio=ratio), [1.0] * m + [100.0] * 5)
     assert plan.kept == 5 + k
     assert plan.table.max().item() == pytest.approx(m / k)
 
@@ -192,7 +196,7 @@ def test_exact_rounding_keeps_at_least_one(ratio: float, m: int, k: int) -> None
 
 
 def quantile(scores: torch.Tensor, share: float) -> float:
-    return policies.quantile(policies.Whole(book_of(scores)), share)
+    return quantile_of(TableStats(book_of(scores)), share)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.29, 0.57, 0.85, 0.99])
@@ -221,7 +225,7 @@ def test_tiers_prune_the_lowest_share_harder() -> None:
 
 def test_tiers_never_reach_above_the_mean() -> None:
     scores = torch.tensor([0.0, 0.0, *range(100, 118)])  # mean 97.65, and 90 % lie far above it
-    plan = draw(partial(policies.below_mean_in_tiers, ratio=0.5, low_ratio=0.5, low_share=0.9), scores)
+    plan = draw(partial(below_mean_in_tiers, ratio=0.5, low_ratio=0.5, low_share=0.9), scores)
     assert plan.table[2:].tolist() == [1.0] * 18
     assert sorted(plan.table[:2].tolist()) == [0.0, 2.0]
 
@@ -235,8 +239,8 @@ def test_quantile_tiers_keep_the_top() -> None:
 
 def test_uniform_with_the_unknown() -> None:
     scores = [math.nan] * 10 + [1.0] * 10
-    assert draw(partial(policies.uniform, ratio=0.5), scores).kept == 15
-    assert draw(partial(policies.uniform, ratio=0.5, unscored=True), scores).kept == 10
+    assert draw(partial(uniform, ratio=0.5), scores).kept == 15
+    assert draw(partial(uniform, ratio=0.5, unscored=True), scores).kept == 10
 
 
 # ---- a share of the whole run --------------------------------------------------------------------------------
@@ -276,9 +280,9 @@ def whole_run(losses: Callable[..., Tensor], share: float, size: int, C: int, ra
     for t in range(C):
         moment, generator = Moment(t, C, schedule), generator_for(0, t, CPU)
         if schedule(moment):
-            plan = policies.spend(book, moment, generator, saving=share, ratio=ratio)
+            plan = spend(book, moment, generator, saving=share, ratio=ratio)
         else:
-            plan = policies.full(size, t, generator)
+            plan = full(size, t, generator)
         assert total(plan) == pytest.approx(size, rel=1e-6)
         book.begin(plan)
         book.record(plan.indices, losses(size, t, random_numbers)[plan.indices])
@@ -306,7 +310,7 @@ def test_spend_meets_the_asked_share(
 
 def test_spend_takes_the_lowest_and_no_weight_exceeds_the_ratios() -> None:
     scores = torch.arange(100.0)
-    plan = draw(partial(policies.spend, saving=0.2, ratio=0.5), scores, moment=Moment(1, 2))
+    plan = draw(partial(spend, saving=0.2, ratio=0.5), scores, moment=Moment(1, 2))
     assert plan.kept == 60  # 20 % of two epochs, all in the second
     assert plan.table[80:].tolist() == [1.0] * 20
     assert plan.table.max() == 2
@@ -314,7 +318,7 @@ def test_spend_takes_the_lowest_and_no_weight_exceeds_the_ratios() -> None:
 
 def test_spend_catches_up() -> None:
     """What an epoch could not save, the later ones do; what was saved beyond, they give back."""
-    policy = partial(policies.spend, saving=0.3, ratio=0.5)
+    policy = partial(spend, saving=0.3, ratio=0.5)
     moment = Moment(2, 4)
     for planned, kept in ((200, 40), (160, 60), (100, 90), (60, 100)):
         book = book_of(torch.arange(100.0), planned=planned)

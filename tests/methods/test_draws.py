@@ -13,7 +13,8 @@ from lots import lot
 
 from infobatch import methods
 from infobatch.epoch.scores import ScoreBook
-from infobatch.methods.draws import draw, highest, kmeans_1d, scaled_to, shares
+from infobatch.methods.draws import apportion, draw, highest, scale_chances
+from infobatch.methods.rules.seta import kmeans_1d
 from infobatch.methods.when import Moment
 
 numbers = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0, math.nan]), min_size=1, max_size=30)
@@ -55,7 +56,7 @@ def test_chances_sum_to_the_budget(sizes: list[float], floor: float, part: float
     if not bool((tensor > 1e-6).any()):
         return
     total = floor * len(sizes) + part * (1 - floor) * len(sizes)
-    chances = scaled_to(tensor, total, floor)
+    chances = scale_chances(tensor, total, floor)
     assert float(chances.sum()) == pytest.approx(total, rel=1e-6, abs=1e-6)
     assert bool(((chances >= floor - 1e-12) & (chances <= 1)).all())
     order = tensor.argsort()
@@ -130,13 +131,13 @@ def test_groups_do_not_depend_on_where_zero_is(values: list[int], groups: int) -
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 80))
 def test_shares_are_exact(classes: list[tuple[float, int]], total: int) -> None:
     wishes, limits = [wish for wish, _ in classes], [limit for _, limit in classes]
-    got = shares(wishes, limits, total, lot())
+    got = apportion(wishes, limits, total, lot())
     assert sum(got) == min(total, sum(limits))
     assert all(0 <= many <= limit for many, limit in zip(got, limits, strict=True))
 
 
 def test_shares_go_by_largest_remainders_and_equal_ones_by_lot() -> None:
     """7, 1.5 and 1.5 of ten: what is left over is for one of the two that lack a half."""
-    got = {tuple(shares([70.0, 15.0, 15.0], [99, 99, 99], 10, lot(seed))) for seed in range(20)}
+    got = {tuple(apportion([70.0, 15.0, 15.0], [99, 99, 99], 10, lot(seed))) for seed in range(20)}
     assert got == {(7, 2, 1), (7, 1, 2)}
-    assert shares([1.0, 1.0, 8.0], [99, 99, 4], 10, lot()) == [3, 3, 4]
+    assert apportion([1.0, 1.0, 8.0], [99, 99, 4], 10, lot()) == [3, 3, 4]

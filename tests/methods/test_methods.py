@@ -157,9 +157,10 @@ def test_the_largest_saving_that_is_promised_is_kept(num_epochs: int) -> None:
     schedule_epochs = sum(methods.until(0.875)(Moment(t, num_epochs)) for t in range(1, num_epochs))
     most = methods.MOST * schedule_epochs / num_epochs
     method = methods.saving(math.floor(most * 1000) / 1000)
-    method.check(num_epochs)
+    method.check_epochs(num_epochs, method.schedule)
     with pytest.raises(infobatch.InputError, match="at most"):
-        methods.saving(min(0.999, most + 0.002)).check(num_epochs)
+        greedy = methods.saving(min(0.999, most + 0.002))
+        greedy.check_epochs(num_epochs, greedy.schedule)
     book = ScoreBook(500)
     for t in range(num_epochs):
         plan = method.draw(book, Moment(t, num_epochs), seed=0)

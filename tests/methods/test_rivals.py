@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import infobatch
 from infobatch import methods, variations
 from infobatch.epoch.scores import ScoreBook
-from infobatch.methods import draws as choices
+from infobatch.methods.draws import budget, highest
 from infobatch.methods.memory import Memory
+from infobatch.methods.rules.seta import kmeans_1d
 from infobatch.methods.when import Moment
 from infobatch.plan import Plan
 
@@ -210,8 +211,7 @@ def test_dynamic_uncertainty_keeps_what_moved_most() -> None:
     best = set(past.double().std(0).topk(30).indices.tolist())
     assert all(set(plan.tolist()) == best for plan in plans)
     more = [
-        set(methods.dynamic_uncertainty(0.2, window=4).draw(book, Moment(5, 10), at).indices.tolist())
-        for at in (0, 1)
+        set(methods.dynamic_uncertainty(0.2, window=4).draw(book, Moment(5, 10), at).indices.tolist()) for at in (0, 1)
     ]
     assert more[0] != more[1]
 
@@ -235,11 +235,11 @@ def test_constant_scores_are_no_trouble(scores: torch.Tensor, name: str) -> None
             column.copy_(scores)
     plan = method.draw(book, Moment(1, 10), 0)
     assert 1 <= plan.kept <= 50
-    assert choices.budget(50, 0.999) == 1
+    assert budget(50, 0.999) == 1
 
 
 def test_groups_of_more_than_float32_can_count() -> None:
-    group = choices.kmeans_1d(torch.zeros(2**24 + 3), 5, rounds=1)
+    group = kmeans_1d(torch.zeros(2**24 + 3), 5, rounds=1)
     assert len(group) == 2**24 + 3
     assert int(group.min()) == int(group.max())
 
@@ -248,4 +248,4 @@ def test_the_unknown_come_before_what_is_too_large_to_tell() -> None:
     """Losses near the end of float32 make an infinite bound: it is no reason to leave out who was never seen."""
     values = torch.tensor([torch.inf] * 9 + [torch.nan])
     for seed in range(20):
-        assert choices.highest(values, 1, torch.Generator().manual_seed(seed))[9]
+        assert highest(values, 1, torch.Generator().manual_seed(seed))[9]

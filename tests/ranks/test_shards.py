@@ -18,8 +18,7 @@ import infobatch
 from infobatch import methods
 from infobatch.epoch.scores import UNSEEN, ScoreBook
 from infobatch.methods import METHODS, Method
-from infobatch.methods import cuts as policies
-from infobatch.methods.cuts import Cut, Whole
+from infobatch.methods.cuts import Cut, TableStats, rule_of
 from infobatch.methods.when import Moment, until
 from infobatch.plan import Plan, ShardPlan, full
 from infobatch.ranks import shards as sharding
@@ -63,7 +62,7 @@ def walked(book: ShardBook, seed: int = 0, epoch: int = 1) -> Tensor:
 @given(st.lists(score, min_size=1, max_size=60), st.integers(0, 10**6))
 def test_nth_and_mean_are_those_of_one_table(values: list[float], pick: int) -> None:
     whole, in_parts = books(torch.tensor(values))
-    dense, part = Whole(whole), Parts(in_parts)
+    dense, part = TableStats(whole), Parts(in_parts)
     assert part.known == dense.known
     assert part.mean() == pytest.approx(dense.mean(), rel=1e-12, nan_ok=True)
     if dense.known:
@@ -291,7 +290,7 @@ def test_general_policies_are_refused() -> None:
 
 @pytest.mark.parametrize("name", BY_CUTS)
 def test_every_method_has_a_rule(name: str) -> None:
-    assert policies.rule_of(METHODS[name]().policy) is not None
+    assert rule_of(METHODS[name]().policy) is not None
 
 
 def test_nobody_holds_the_list() -> None:

@@ -6,11 +6,12 @@ import math
 
 from ..errors import warn
 from ..growing import Growing
+from ..methods.cuts import mean_score as mean
 from ..methods.method import Method
 from ..methods.when import Moment
 from ..plan import Plan, ShardPlan
 from ..ranks.shards import ShardBook
-from .scores import ScoreBook, mean
+from .scores import ScoreBook
 from .summary import EpochReport, report
 
 GROWTH_BOUND = 2.0

@@ -14,11 +14,13 @@ from .. import checks
 from ..attribution.queue import Pass
 from ..attribution.stock_loader import Asker
 from ..errors import MisalignedError, RankError, message, warn
+from ..methods.channels import CHANNELS
+from ..methods.cuts import mean_score as mean
 from ..methods.memory import Memory
 from ..plan import Plan, ShardPlan
 from ..ranks.exchange import Ranks, agree, gather
 from ..ranks.shards import ShardBook, ShardWalk
-from .scores import UNSEEN, ScoreBook, bring, mean
+from .scores import UNSEEN, ScoreBook, bring
 from .slice import PlanWalk, Walk
 from .summary import EpochReport, report
 
@@ -375,7 +377,7 @@ class Course:
 
     def _warn_of_confidences(self) -> None:
         """On a device nobody looked at them before."""
-        odd = sum(checks.not_chances(column) for column in self.book.came.values())
+        odd = sum(CHANNELS[name].count_outside(column) for name, column in self.book.came.items())
         if odd:
             warn(f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -164,34 +163,3 @@ def bring(came: dict[str, Tensor], indices: Tensor, confidence: Tensor | None) -
     for column in came.values():
         assert confidence is not None
         column.scatter_(0, moved(indices, column.device), confidence.detach().to(column.dtype))
-
-
-def mean(scores: Tensor) -> float:
-    """The mean of the known scores, in double precision; NaN when none is known. One read-back where all are."""
-    total = _sum(scores)
-    if not math.isnan(total):
-        return total / scores.numel()
-    known = scores[~torch.isnan(scores)]
-    return _sum(known) / known.numel() if known.numel() else math.nan
-
-
-def _sum(values: Tensor) -> float:
-    if values.device.type == "cpu" and values.numel() > BLOCK:  # a whole-array cast costs more than the sum
-        return torch.stack([block.sum(dtype=torch.float64) for block in torch.split(values, BLOCK)]).sum().item()
-    return values.sum(dtype=torch.float64).item()
-
-
-def at_least(bound: float) -> float:
-    """The smallest float32 number >= bound: below it lie the scores that are less than the bound as real numbers."""
-    edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
-    return _up(edge) if edge.item() < bound else edge.item()
-
-
-def beyond(bound: float) -> float:
-    """The smallest float32 number > bound."""
-    edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
-    return _up(edge) if edge.item() <= bound else edge.item()
-
-
-def _up(edge: Tensor) -> float:
-    return torch.nextafter(edge, edge.new_tensor(torch.inf)).item()

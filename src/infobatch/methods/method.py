@@ -1,82 +1,171 @@
-"""A method: whom to keep, when to ask, what to remember."""
+"""What a method is: a policy that says which samples to keep, a schedule that says when, and a memory.
+
+Every rule of ``methods/rules/`` is a function that returns a ``Method`` and is registered by ``@register`` together
+with its card.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, Protocol
+
+import torch
+from torch import Tensor
 
 from ..errors import InputError, message
 from ..plan import Plan, generator_for
 from ..plan import full as full_plan
-from .cuts import Policy
-from .draws import Book
 from .memory import Memory
 from .when import Moment, Schedule
 
+Arguments = ParamSpec("Arguments")
 
-def _any_number(num_epochs: int, schedule: Schedule) -> None:
+
+class ScoresView(Protocol):
+    """What a policy may read: the scores, and what the method remembers per sample."""
+
+    @property
+    def scores(self) -> Tensor:
+        """The last finite loss per sample; NaN where there is none."""
+        ...
+
+    @property
+    def planned(self) -> int:
+        """The number of samples in the plans of all finished epochs together."""
+        ...
+
+    @property
+    def memory(self) -> Mapping[str, Tensor]: ...
+    @property
+    def size(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Other scores for a policy to read: what a policy that wraps another one shows to it."""
+
+    scores: Tensor
+    planned: int
+    memory: Mapping[str, Tensor]
+
+    @property
+    def size(self) -> int:
+        return self.scores.numel()
+
+
+Policy = Callable[[Any, Moment, torch.Generator], Plan]
+"""(scores view, moment, generator) -> Plan."""
+
+
+def _accept_any(num_epochs: int, schedule: Schedule) -> None:
     del num_epochs, schedule
 
 
 @dataclass(frozen=True)
 class Method:
-    """A policy that says whom to keep, and a schedule that says when to ask it."""
+    """A rule with its arguments, as ``Pruned`` uses it."""
 
     name: str
     settings: dict[str, Any]
     policy: Policy
     schedule: Schedule
     rescale: bool = True
-    """False: every weight is 1, whatever the policy says."""
+    """False sets every weight to 1, whatever the policy returns."""
     unbiased: bool = True
-    """Whether the weights make up for those left out, so that each step of a pruned epoch goes further."""
-    fits: Callable[[int, Schedule], None] = _any_number
-    """Refuses a number of epochs, and when of them it prunes, under which it cannot do what it promises."""
+    """Whether the weights make up for the pruned samples, so that the expected gradient is that of all data."""
+    check_epochs: Callable[[int, Schedule], None] = _accept_any
+    """Raises InputError for a number of epochs in which the method cannot keep its promise."""
     memory: Memory | None = None
-    """What it remembers of each sample besides the last score."""
-    needs: frozenset[str] = frozenset()
-    """What it needs besides losses: "confidence" with each update, "hidden" for a look at those left out."""
+    """What it remembers per sample besides the last score."""
+    channels: frozenset[str] = frozenset()
+    """The score channels that every update must bring; see ``methods.channels``."""
+    observes_hidden: bool = False
+    """Whether it needs the losses of the pruned samples after each epoch; see ``Pruned.hidden``."""
     score: Literal["loss", "batch"] = "loss"
-    """What an update records: each sample's loss, or the mean loss of its batch."""
+    """What an update records: the loss of each sample, or the mean loss of its batch."""
     around: tuple[partial[Plan], ...] = ()
-    """What is done to each pruned plan, (book, plan, generator) -> Plan: weights for those left out, then guards."""
+    """Applied to every pruned plan, (scores view, plan, generator) -> Plan: first weights, then guards."""
     size: int | None = None
-    """How many samples it is for, where it was given their labels or places."""
+    """The size of the data set it was made for, where it was given labels or indices."""
     labels: str = ""
-    """A mark of the labels it was given, if any."""
+    """A fingerprint of the labels it was given, if any."""
 
     @property
     def terms(self) -> str:
-        """What training agreed on: no run goes on with another one, and no rank has one of its own."""
+        """The text that must be equal on all ranks and in a checkpoint that is resumed."""
         return f"{self!r} with labels {self.labels}" if self.labels else repr(self)
 
-    def check(self, num_epochs: int) -> None:
-        """An InputError where it cannot do what it promises in so many epochs."""
-        self.fits(num_epochs, self.schedule)
-
-    def draw(self, book: Book, moment: Moment, seed: int) -> Plan:
-        """The plan of one epoch: a pure function of the scores, the epoch and the seed."""
-        generator = generator_for(seed, moment.epoch, book.scores.device)
+    def draw(self, view: ScoresView, moment: Moment, seed: int) -> Plan:
+        """Draw the plan of one epoch: a pure function of the scores, the epoch and the seed."""
+        generator = generator_for(seed, moment.epoch, view.scores.device)
         if not self.schedule(moment):
-            return full_plan(book.size, moment.epoch, generator)
-        plan = self.policy(book, moment._replace(schedule=self.schedule), generator)
-        remembered = self.memory is not None and "chosen" in self.memory.columns
-        chosen = plan.table != 0 if self.around and remembered else None
+            return full_plan(view.size, moment.epoch, generator)
+        plan = self.policy(view, moment._replace(schedule=self.schedule), generator)
+        remembers_choice = self.memory is not None and "chosen" in self.memory.columns
+        chosen = plan.table != 0 if self.around and remembers_choice else None
         if not self.rescale:
             plan = Plan(plan.epoch, plan.indices, (plan.table != 0).float())
         for change in self.around:
-            plan = change(book, plan, generator)
+            plan = change(view, plan, generator)
         return Plan(plan.epoch, plan.indices, plan.table, chosen)
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
 
 
-def method_of(given: Any) -> Method:
-    """A method in the place of one; the usual slip is its function."""
+def check_method(given: Any) -> Method:
+    """Return ``given`` if it is a method. The usual slip is to pass the function without calling it."""
     if not isinstance(given, Method):
-        remedy = "Take one from infobatch.methods, and call it: methods.infobatch()."
+        remedy = "Take one from infobatch.methods and call it: methods.infobatch()."
         raise InputError(message("a method", repr(given), remedy))
     return given
+
+
+# ---- the registry ----------------------------------------------------------------------------------------------
+
+MEAN, RANK, DRAW = "O(N): a mean and a draw", "O(N): a k-th value and a draw", "O(N): a draw"
+SORT = "O(N log N): a sort and a draw"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One row of the table of methods."""
+
+    source: str
+    leaves_out: str
+    cost: str = MEAN
+    """Of a plan for N samples, beside the shuffle that any epoch pays."""
+    weights: str = "unbiased"
+    needs: str = "losses"
+
+
+METHODS: dict[str, Callable[..., Method]] = {}
+"""Every registered method by name."""
+CARDS: dict[str, Card] = {}
+
+
+def register(
+    card: Card,
+) -> Callable[[Callable[Arguments, Method]], Callable[Arguments, Method]]:
+    """Register a function that makes a method, under the function's name and with its card.
+
+    >>> from infobatch.methods import Card, METHODS, register
+    >>> "infobatch" in METHODS
+    True
+    """
+
+    def add(make: Callable[Arguments, Method]) -> Callable[Arguments, Method]:
+        METHODS[make.__name__] = make
+        CARDS[make.__name__] = card
+        return make
+
+    return add
+
+
+def published(
+    name: str, settings: dict[str, Any], policy: Policy, schedule: Schedule, memory: Memory | None = None, **more: Any
+) -> Method:
+    """Return a rival's method as published: it prunes whenever its rule says so, and every weight is 1."""
+    return Method(name, settings, policy, schedule, rescale=False, unbiased=False, memory=memory, **more)

@@ -1,4 +1,4 @@
-"""Any method, with a difference: unbiased weights, annealing, guards.
+"""Any method with a difference: unbiased weights, annealing, guards.
 
 >>> from infobatch import methods, variations
 >>> variations.annealed(variations.unbiased(methods.seta()))
@@ -7,65 +7,68 @@ seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25, annealed=0.875)
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, message
-from ..plan import Plan
-from . import draws as choices
-from . import memory
-from .arguments import count, labels_of, mark_of_labels, part, share_of
-from .cuts import Policy
-from .draws import Book, Seen
-from .method import Method, method_of
+from ..plan import Plan, Stratum, shuffled_members, stratified
+from .arguments import check_fraction, check_labels, check_open_fraction, check_positive, fingerprint_labels
+from .draws import apportion, draw_in_groups, first_of_each, round_digits, sort_rising, sum_by_class, to_units
+from .memory import Columns, Memory
+from .method import Method, Policy, ScoresView, Seen, check_method
 from .when import Moment, all_of, until
+
+LIKE_LOSSES = ("average", "spread", "weight", "batch")
+"""Columns of a memory in which a high loss earns a sample its place."""
 
 
 def unbiased(method: Method, floor: float = 0.25) -> Method:
-    """The method, with some of those it would leave out, and weights that sum to N: its budget is the same.
+    """Give a method weights that sum to N, within the same budget.
 
-    A share ``floor`` of the left-out comes at weight 1/floor in the place of as many of the others, so the expected
+    A share ``floor`` of the pruned samples comes with weight 1/floor instead of as many of the others, so the expected
     gradient is that of all data. Methods that are unbiased already stay as they are.
 
     >>> import infobatch
     >>> unbiased(infobatch.methods.seta())
     seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
     """
-    method, floor = method_of(method), share_of("floor", floor)
+    method, floor = check_method(method), check_open_fraction("floor", floor)
     if method.unbiased:
         return method
     return replace(
         method,
         unbiased=True,
         settings={**method.settings, "unbiased": floor},
-        around=(partial(_both_sides, floor=floor), *method.around),  # before guards, which have the last word
+        around=(partial(_keep_both_sides, floor=floor), *method.around),  # before guards, which have the last word
     )
 
 
 def plain(method: Method) -> Method:
-    """The method with every weight 1.
+    """Set every weight of a method to 1.
 
     >>> import infobatch
     >>> plain(infobatch.methods.random(0.3))
     random(ratio=0.3, delta=0.875, rescale=False)
     """
-    method = method_of(method)
+    method = check_method(method)
     settings = {key: value for key, value in method.settings.items() if key != "unbiased"}
     return replace(
         method,
         settings={**settings, "rescale": False},
         rescale=False,
         unbiased=False,
-        around=tuple(change for change in method.around if change.func is not _both_sides),
+        around=tuple(change for change in method.around if change.func is not _keep_both_sides),
     )
 
 
 def annealed(method: Method, delta: float = 0.875) -> Method:
-    """The method up to ``delta`` of the run, and all data from there on; ``delta=1`` is the method as it is."""
-    method, schedule = method_of(method), until(delta)
+    """Use a method up to ``delta`` of the run and all data from there on; ``delta=1`` changes nothing."""
+    method, schedule = check_method(method), until(delta)
     if delta == 1:
         return method
     return replace(
@@ -76,69 +79,163 @@ def annealed(method: Method, delta: float = 0.875) -> Method:
 
 
 def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
-    """The method, with at least a share ``floor`` of each class (or group) in every plan.
+    """Keep at least a share ``floor`` of each class (or group) in every plan of a method.
 
-    Of two floors, for classes and for groups, the larger one holds for each class in each group.
+    With two floors, for classes and for groups, the larger one holds for each class within each group.
     """
-    method, floor, labels = method_of(method), part("floor", floor), labels_of(labels)
+    method, floor, labels = check_method(method), check_fraction("floor", floor), check_labels(labels)
     if method.size not in (None, len(labels)):
         remedy = "Both belong to the same samples."
         raise InputError(message(f"{method.size} labels, as {method.name} was given", str(len(labels)), remedy))
     around = []
     for change in method.around:
-        if change.func is _with_floor:
+        if change.func is _keep_floor:
             floor, other = max(floor, change.keywords["floor"]), change.keywords["labels"]
-            labels = labels_of(labels * (int(other.max()) + 1) + other)
+            labels = check_labels(labels * (int(other.max()) + 1) + other)
         else:
             around.append(change)
     return replace(
         method,
         settings={**method.settings, "class_floor": floor},
-        around=(*around, partial(_with_floor, labels=labels, floor=floor)),
+        around=(*around, partial(_keep_floor, labels=labels, floor=floor)),
         size=len(labels),
-        labels=" and ".join(filter(None, (method.labels, mark_of_labels(labels)))),
+        labels=" and ".join(filter(None, (method.labels, fingerprint_labels(labels)))),
     )
 
 
 def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
-    """The method, without favour for samples that stay high: their labels may be wrong.
+    """Stop favouring samples whose loss stays high: their labels may be wrong.
 
-    A sample whose last ``patience`` losses were each, when they came, among the highest ``share`` of what was known
-    of all samples is shown to the method with the lower quartile of the scores, so that it may be left out like an
-    easy one.
+    A sample whose last ``patience`` losses were each among the highest ``share`` of all known losses at that time is
+    shown to the method with the lower quartile of the scores, so that it may be pruned like an easy one.
     """
-    method, share, patience = method_of(method), share_of("share", share), count("patience", patience)
+    method, share = check_method(method), check_open_fraction("share", share)
+    patience = check_positive("patience", patience)
     if "noise_guard" in method.settings:
         raise InputError(message("one noise guard", "a second", "Set share and patience of the first."))
     return replace(
         method,
         settings={**method.settings, "noise_guard": share, "patience": patience},
-        policy=partial(_without_favour, policy=method.policy, patience=patience),
-        memory=memory.streak(share) | method.memory,
+        policy=partial(_apply_without_suspects, policy=method.policy, patience=patience),
+        memory=Memory({"streak": 0.0}, partial(_count_streak, share=share)) | method.memory,
     )
 
 
-def _both_sides(book: Book, plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
-    return choices.both_sides(plan, ~torch.isnan(book.scores), floor, generator)
+# ---- unbiased --------------------------------------------------------------------------------------------------
 
 
-def _with_floor(_: Book, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
-    return choices.with_floor(plan, labels, floor, generator)
+def _keep_both_sides(view: ScoresView, plan: Plan, generator: torch.Generator, *, floor: float) -> Plan:
+    """Keep as many samples as the plan, but some of those it pruned, too, with weights that make up for it.
+
+    Two strata: the plan's samples with a score, and the pruned ones. Of the latter a share ``floor`` comes with weight
+    1/floor, instead of as many of the former (up to half of them), chosen at random. Both are weighted up to stand for
+    their stratum. The plan's samples without a score stay as they are, unless it prunes some of those as well.
+    """
+    known, pruned = ~torch.isnan(view.scores), plan.table == 0
+    outside = plan.size - plan.kept
+    if not outside:
+        return plan
+    inside = ~pruned if bool((pruned & ~known).any()) else ~pruned & known
+    count = int(torch.count_nonzero(inside))
+    guests = max(1, min(round(floor * outside), plan.kept // 2))
+    stay = max(1, count - min(guests, count // 2))  # more in all, where few have a score
+    strata = [Stratum(pruned, guests, outside / guests)]
+    if count:
+        strata.insert(0, Stratum(inside, stay, count / stay))
+    return stratified(strata, plan.size, plan.epoch, generator)
 
 
-def _without_favour(book: Book, moment: Moment, generator: torch.Generator, *, policy: Policy, patience: int) -> Plan:
-    suspect = book.memory["streak"] >= patience
-    calm = {name: _calmed(book.memory[name], suspect) for name in LIKE_LOSSES if name in book.memory}
-    return policy(Seen(_calmed(book.scores, suspect), book.planned, {**book.memory, **calm}), moment, generator)
+# ---- class_floor -----------------------------------------------------------------------------------------------
 
 
-LIKE_LOSSES = ("average", "spread", "weight", "batch")
-"""Columns in which a high loss earns a sample its place."""
+def _keep_floor(_: ScoresView, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
+    """Where the plan was drawn, draw again, class by class; elsewhere bring back pruned samples of short classes.
+
+    In a draw, a class that would fall short has all its chances raised, and the weights are 1/chance, so an unbiased
+    plan stays unbiased and samples that were certain to stay still are. In any other plan they come with weight 1.
+    """
+    if plan.kept == plan.size:
+        return plan
+    labels, share = labels.to(plan.table.device), Fraction(repr(floor))
+    least = [math.ceil(share * size) for size in torch.bincount(labels).tolist()]
+    if plan.chances is None:
+        return _fill_up(plan, labels, least, generator)
+    return _draw_again(plan, plan.chances().double(), labels, least, generator)
 
 
-def _calmed(values: Tensor, suspect: Tensor) -> Tensor:
-    """With the lower quartile in the place of the suspects' values."""
+def _fill_up(plan: Plan, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
+    inside = plan.table != 0
+    have = torch.bincount(labels[inside], minlength=len(least)).tolist()
+    need = [max(want - kept, 0) for want, kept in zip(least, have, strict=True)]
+    if not any(need):
+        return plan
+    table = plan.table.index_fill(0, first_of_each(shuffled_members(~inside, generator), labels, need), 1.0)
+    return Plan(plan.epoch, shuffled_members(table != 0, generator), table)
+
+
+def _draw_again(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
+    """Draw as many samples as the plan has, but at least ``least`` of each class, systematically in each class."""
+    table = (chances >= 1).double()
+    certain = torch.bincount(labels[table != 0], minlength=len(least)).tolist()
+    least = [want - there for want, there in zip(least, certain, strict=True)]
+    open_ = (table == 0).nonzero().squeeze(1)
+    table[open_] = _draw_weights(chances[open_], labels[open_], least, plan.kept - sum(certain), generator)
+    return Plan(plan.epoch, shuffled_members(table != 0, generator), table.float())
+
+
+def _draw_weights(chances: Tensor, labels: Tensor, least: list[int], total: int, generator: torch.Generator) -> Tensor:
+    """Return weights that sum to the number of samples; at least ``least`` of each class are drawn, and never none."""
+    sizes = torch.bincount(labels, minlength=len(least))
+    limits, expected = sizes.tolist(), sum_by_class(labels, chances, len(sizes)).tolist()
+    shares = zip(apportion(expected, limits, total, generator), least, limits, strict=True)
+    number = torch.tensor([max(share, few, min(limit, 1)) for share, few, limit in shares], device=labels.device)
+    chances = scale_in_classes(chances, labels, number)
+    order = sort_rising(chances, generator)
+    order = order[labels[order].argsort(stable=True)]
+    nonempty = sizes > 0
+    chosen = order[draw_in_groups(to_units(chances[order]), sizes[nonempty], number[nonempty], generator)]
+    weights = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])
+    return weights * round_digits(len(labels) / float(weights.sum()))
+
+
+def scale_in_classes(chances: Tensor, labels: Tensor, number: Tensor) -> Tensor:
+    """Return chances c * chance, at most 1, with a c per class such that they sum to ``number[class]``."""
+    chances = chances.clamp(min=1e-9)  # every sample has a chance
+    free = torch.ones_like(labels, dtype=torch.bool)
+    while True:
+        room = number - torch.bincount(labels[~free], minlength=len(number))
+        mass = sum_by_class(labels, torch.where(free, chances, 0.0), len(number))
+        scaled = chances * (room / mass.clamp(min=1e-300))[labels]
+        over = free & (scaled >= 1)
+        if not bool(over.any()):
+            return torch.where(free, scaled, 1.0)
+        free &= ~over
+
+
+# ---- noise_guard -----------------------------------------------------------------------------------------------
+
+
+def _apply_without_suspects(
+    view: ScoresView, moment: Moment, generator: torch.Generator, *, policy: Policy, patience: int
+) -> Plan:
+    suspect = view.memory["streak"] >= patience
+    calm = {name: _calm(view.memory[name], suspect) for name in LIKE_LOSSES if name in view.memory}
+    return policy(Seen(_calm(view.scores, suspect), view.planned, {**view.memory, **calm}), moment, generator)
+
+
+def _calm(values: Tensor, suspect: Tensor) -> Tensor:
+    """Replace the values of the suspects by the lower quartile."""
     known = values[~torch.isnan(values)]
     if not known.numel():
         return values
     return torch.where(suspect, known.kthvalue((known.numel() + 3) // 4).values, values)
+
+
+def _count_streak(columns: Columns, losses: Tensor, context: Columns, *, share: float) -> Columns:
+    """Count the losses in a row that were among the highest share; pruned samples take part with their last loss."""
+    last = torch.where(context["arrived"] != 0, losses, context["scores"])
+    known = last[~torch.isnan(last)]
+    if not known.numel():
+        return {}
+    edge = known.kthvalue(max(1, known.numel() - round(share * known.numel()))).values
+    return {"streak": torch.where(losses > edge, columns["streak"] + 1, 0.0)}

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-from ..checks import is_number, whole
+from ..checks import as_int, is_number
 from ..errors import InputError, message
 
 
@@ -17,7 +17,7 @@ def _always(moment: Moment) -> bool:
 
 
 class Moment(NamedTuple):
-    """Epoch ``epoch`` (counted from 0) of ``num_epochs``, and when the method at hand prunes."""
+    """Epoch ``epoch`` (counted from 0) of ``num_epochs``, and the schedule of the method in use."""
 
     epoch: int
     num_epochs: int
@@ -25,7 +25,7 @@ class Moment(NamedTuple):
 
     @property
     def pruning_left(self) -> int:
-        """How many epochs from this one on prune."""
+        """The number of epochs that prune, from this one on."""
         later = range(self.epoch, self.num_epochs)
         return sum(self.schedule(Moment(epoch, self.num_epochs)) for epoch in later)
 
@@ -40,25 +40,25 @@ def until(delta: float) -> Schedule:
     return partial(_until, delta=float(delta))
 
 
-def after(warmup: int) -> Schedule:
-    """Prune from epoch ``warmup`` on."""
-    epochs = whole(warmup)
-    if epochs is None or epochs < 0:
-        raise InputError(message("warmup as a count of epochs", repr(warmup), "0 means no warm-up."))
-    return partial(_after, warmup=epochs)
-
-
-def all_of(*schedules: Schedule) -> Schedule:
-    """Prune when every one of these says so."""
-    return partial(_all_of, schedules=schedules)
-
-
 def _until(moment: Moment, delta: float) -> bool:
     return moment.epoch < Fraction(repr(delta)) * moment.num_epochs
 
 
+def after(warmup: int) -> Schedule:
+    """Prune from epoch ``warmup`` on."""
+    epochs = as_int(warmup)
+    if epochs is None or epochs < 0:
+        raise InputError(message("warmup as a number of epochs", repr(warmup), "0 means no warm-up."))
+    return partial(_after, warmup=epochs)
+
+
 def _after(moment: Moment, warmup: int) -> bool:
     return moment.epoch >= warmup
+
+
+def all_of(*schedules: Schedule) -> Schedule:
+    """Prune when every one of these schedules does."""
+    return partial(_all_of, schedules=schedules)
 
 
 def _all_of(moment: Moment, schedules: tuple[Schedule, ...]) -> bool:

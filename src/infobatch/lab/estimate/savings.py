@@ -150,13 +150,13 @@ def _method(given: str | Method, num_epochs: int, size: int) -> Method:
     if not losses_alone(method, size):
         remedy = "A log of losses has no labels and no more."
         raise InputError(message("a method that needs losses alone", repr(method), remedy))
-    method.check(num_epochs)
+    method.check_epochs(num_epochs, method.schedule)
     return method
 
 
 def _long_enough(method: Method, num_epochs: int) -> bool:
     try:
-        method.check(num_epochs)
+        method.check_epochs(num_epochs, method.schedule)
     except InputError:
         return False
     return True

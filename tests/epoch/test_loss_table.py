@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from infobatch.epoch.scores import BLOCK, SKIPPED, UNSEEN, ScoreBook, at_least, beyond, mean
+from infobatch.epoch.scores import SKIPPED, UNSEEN, ScoreBook
+from infobatch.methods.cuts import BLOCK, at_least, beyond
+from infobatch.methods.cuts import mean_score as mean
 from infobatch.methods.memory import average
 from infobatch.plan import Plan
 

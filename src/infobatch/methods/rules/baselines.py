@@ -1,0 +1,63 @@
+"""What every method is compared with: all data, and samples pruned at random."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...plan import Plan
+from ..arguments import check_ratio
+from ..cuts import ByCuts, Cut, Stats, nonempty
+from ..draws import budget, highest, plan_of
+from ..memory import Columns, Memory
+from ..method import DRAW, RANK, Card, Method, ScoresView, published, register
+from ..when import Moment, until
+from .infobatch import annealed_method
+
+
+@ByCuts
+def uniform(stats: Stats, moment: Moment, *, ratio: float, unscored: bool = False) -> list[Cut]:
+    """Prune any sample with probability r; with ``unscored`` those without a score, too, so from epoch 0 on."""
+    del stats, moment
+    return nonempty(Cut(-math.inf, math.inf, ratio, unscored=unscored))
+
+
+@register(Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"))
+def full() -> Method:
+    """Every sample in every epoch: the baseline, through the same code."""
+    return Method("full", {}, partial(uniform, ratio=0.0), until(0.0))
+
+
+@register(Card("the paper, Table 5", "anyone: the control to compare with", DRAW))
+def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Method:
+    """Table 5's control: prune any sample with probability ``ratio``, with rescaling and annealing."""
+    ratio = check_ratio(ratio)
+    return annealed_method("random", partial(uniform, ratio=ratio), delta, warmup, ratio=ratio)
+
+
+@register(Card("the paper, Table 1", "anyone, from the first epoch to the last", DRAW, "all 1", "nothing"))
+def random_star(ratio: float = 0.3) -> Method:
+    """Table 1's Random*: a fresh random subset in every epoch including the first; no rescaling, no annealing."""
+    ratio = check_ratio(ratio)
+    return annealed_method("random_star", partial(uniform, ratio=ratio, unscored=True), 1.0, 0, False, ratio=ratio)
+
+
+@register(Card("RS2, ICLR 2024", "those that had their turn in this round", RANK, "all 1", "nothing"))
+def rs2(ratio: float = 0.3) -> Method:
+    """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N per epoch, shuffled again when it is used up."""
+    ratio = check_ratio(ratio)
+    visits = Memory({"visits": 0.0}, on_plan=_count_visits)
+    return published("rs2", {"ratio": ratio}, partial(keep_least_visited, ratio=ratio), until(1.0), visits)
+
+
+def keep_least_visited(view: ScoresView, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
+    kept = highest(-view.memory["visits"], budget(view.size, ratio), generator)
+    return plan_of(kept, moment.epoch, generator)
+
+
+def _count_visits(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
+    del chosen
+    return {"visits": columns["visits"] + planned}

@@ -1,0 +1,37 @@
+"""A fixed selection, made before training: what ``Pruned`` turns a ``Selection`` into."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...plan import Plan
+from ..arguments import fingerprint
+from ..method import Method, ScoresView
+from ..when import Moment, until
+
+
+def static(selection: Any) -> Method:
+    """Return a method that uses a fixed selection (``infobatch.selection``) in every epoch, with its weights.
+
+    The ``mark`` in its settings tells selections apart, so that no run is resumed with another one.
+    """
+    indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
+    mark = fingerprint(indices, weights.float().view(torch.int32).long())
+    settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices), "mark": mark}
+    policy = partial(keep_selection, indices=indices, weights=weights)
+    return Method("static", settings, policy, until(1.0), unbiased=False, size=selection.size)
+
+
+def keep_selection(
+    view: ScoresView, moment: Moment, generator: torch.Generator, *, indices: Tensor, weights: Tensor
+) -> Plan:
+    """The selection in a new order, without the samples of weight 0."""
+    table = torch.zeros_like(view.scores)
+    table[indices.to(table.device)] = weights.to(table)
+    indices = table.nonzero().squeeze(1)
+    shuffle = torch.randperm(indices.numel(), generator=generator, device=indices.device)
+    return Plan(moment.epoch, indices[shuffle], table)

@@ -1,0 +1,74 @@
+"""Our own rule: keep each sample with a chance that rises with its score, and weight it by 1/p."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import partial
+
+import torch
+
+from ...checks import is_number
+from ...errors import InputError, message
+from ...plan import Plan, full, shuffled_members
+from ..arguments import check_open_fraction, check_ratio
+from ..draws import budget, draw, round_digits, scale_chances, sort_rising
+from ..method import SORT, Card, Method, ScoresView, register
+from ..when import Moment
+from .infobatch import annealed_method
+
+
+@register(Card("this package", "each with a chance that falls as its loss rises, a share `ratio` in all", SORT))
+def rising(
+    ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
+) -> Method:
+    """Keep a sample with chance ~ H**power, at least ``floor``; exactly (1-ratio)N per pruned epoch, weights 1/p.
+
+    Args:
+        ratio: The share of all samples pruned per epoch.
+        delta: Prune while epoch < delta * num_epochs.
+        power: 1 keeps in proportion to the score, 0 uniformly.
+        floor: The lowest chance of any sample, at most 1 - ratio.
+        warmup: The number of full epochs at the start, beyond the first.
+    """
+    ratio, floor = check_ratio(ratio), check_open_fraction("floor", floor)
+    if not is_number(power) or not 0 <= power <= 4:
+        raise InputError(message("a power in [0, 4]", repr(power), "1 is in proportion to the score, 0 uniform."))
+    if Fraction(repr(floor)) + Fraction(repr(ratio)) > 1:
+        remedy = "No chance is below the floor, so at least that share stays: lower floor or ratio."
+        raise InputError(message(f"a floor of at most 1 - ratio = {1 - ratio:.3g}", repr(floor), remedy))
+    policy = partial(keep_by_chance, ratio=ratio, power=float(power), floor=floor)
+    return annealed_method("rising", policy, delta, warmup, ratio=ratio, power=float(power), floor=floor)
+
+
+def keep_by_chance(
+    view: ScoresView, moment: Moment, generator: torch.Generator, *, ratio: float, power: float, floor: float
+) -> Plan:
+    """Keep with p ~ H**power, held between ``floor`` and 1, and weight 1/p.
+
+    With the loss for the size of a gradient, p ~ H minimizes the variance of the step. The draw goes through the
+    samples in the order of their scores. The weights are then scaled to sum to N, which moves each by about
+    1/sqrt(N) of its value.
+    """
+    scores = view.scores.double()
+    known = ~torch.isnan(scores)
+    count = int(known.sum())
+    if not count:
+        return full(view.size, moment.epoch, generator)
+    stay = max(budget(view.size, ratio) - (view.size - count), math.ceil(floor * count), 1)
+    lowest = min(0.0, float(scores[known].min()))  # with losses below zero, count from the lowest
+    sizes = (scores[known] - lowest).clamp(min=0).pow(power)
+    if not float(sizes.sum()) > 0:
+        sizes = torch.ones_like(sizes)
+    chances = scale_chances(sizes, stay, floor)
+    members = known.nonzero().squeeze(1)
+    order = sort_rising(chances, generator)
+    chosen = members[order[draw(chances[order], generator)]]
+    table = (~known).double()
+    weight = torch.zeros_like(table)
+    weight[members] = 1 / chances
+    table[chosen] = weight[chosen]
+    table[chosen] *= round_digits(count / float(table[chosen].sum()))
+    all_chances = torch.ones_like(table).index_copy_(0, members, chances)
+    indices = shuffled_members(table != 0, generator)
+    return Plan(moment.epoch, indices, table.float(), chances=lambda: all_chances)

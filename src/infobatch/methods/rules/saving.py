@@ -1,0 +1,60 @@
+"""Ask for a saving instead of a threshold: a controller prunes what it takes to end there."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from ...errors import InputError, message
+from ..arguments import check_open_fraction, check_ratio
+from ..cuts import ByCuts, Cut, Stats, beyond
+from ..method import RANK, Card, Method, register
+from ..when import Moment, Schedule, after, all_of, until
+
+MOST = 0.9  # of the samples with a score may go in one epoch: weights above 10 would make each step a lottery
+
+
+@ByCuts
+def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float) -> list[Cut]:
+    """Prune what the whole run needs to end at ``saving``, evenly over the pruning epochs still to come.
+
+    The threshold meets the count: of the lowest count/r samples a share r goes, so no weight exceeds 1/(1-r) while the
+    data set is large enough; after that r rises.
+    """
+    saved = moment.epoch * stats.size - stats.planned
+    drop = round((saving * moment.num_epochs * stats.size - saved) / moment.pruning_left)
+    drop = min(drop, math.floor(MOST * stats.known))  # what is not known yet is made up for later
+    if drop <= 0:
+        return []
+    edge = stats.nth(min(stats.known, math.ceil(drop / ratio)))
+    return [Cut(-math.inf, beyond(edge), drop=drop)]  # ratio < 1, so more lie below than go
+
+
+@register(Card("this package", "as many as it takes to save 40 % of the whole run", RANK))
+def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warmup: int = 0) -> Method:
+    """Ask for a share of the whole run: a controller sets each epoch's threshold so that the run ends there.
+
+    Args:
+        share: The share of all samples of all epochs to leave out.
+        delta: Prune while epoch < delta * num_epochs.
+        ratio: The share pruned among the prunable samples while the data set is large enough.
+        warmup: The number of full epochs at the start, beyond the first.
+    """
+    share, ratio = check_open_fraction("saving", share), check_ratio(ratio)
+    if ratio == 0:
+        raise InputError(message("a ratio above 0", "0", "It is the share pruned among the prunable samples."))
+    settings = {"share": share, "delta": float(delta), "ratio": ratio, "warmup": int(warmup)}
+    policy = partial(spend, saving=share, ratio=ratio)
+    schedule = all_of(until(delta), after(warmup))
+    return Method("saving", settings, policy, schedule, check_epochs=partial(_check_reachable, share=share))
+
+
+def _check_reachable(num_epochs: int, schedule: Schedule, share: float) -> None:
+    pruning = sum(schedule(Moment(epoch, num_epochs)) for epoch in range(1, num_epochs))
+    most = MOST * pruning / num_epochs
+    if share > most:
+        expected = (
+            f"a saving of at most {most:.3f} of the run (epoch 0 and the annealing epochs are full, and no epoch drops "
+            f"more than {MOST:.0%}: {pruning} of {num_epochs} epochs prune)"
+        )
+        raise InputError(message(expected, f"saving={share}", "Ask for less, train longer, or raise delta."))
