@@ -12,7 +12,8 @@ import infobatch
 from infobatch import methods
 from infobatch.epoch.scores import ScoreBook
 from infobatch.methods import METHODS, Method
-from infobatch.methods.when import Moment
+from infobatch.methods.rules.saving import MOST
+from infobatch.methods.when import Moment, until
 
 FAMILY = ("full", "infobatch", "tiers", "author_tiers", "above_mean", "random", "random_star", "saving", "rising")
 every_method = pytest.mark.parametrize("maker", [METHODS[name] for name in FAMILY], ids=FAMILY)
@@ -154,12 +155,12 @@ def test_saving_ends_where_it_was_asked_to(share: float, warmup: int) -> None:
 @pytest.mark.parametrize("num_epochs", [2, 5, 10, 90])
 def test_the_largest_saving_that_is_promised_is_kept(num_epochs: int) -> None:
     """The refusal names a bound; what lies just below it must be met."""
-    schedule_epochs = sum(methods.until(0.875)(Moment(t, num_epochs)) for t in range(1, num_epochs))
-    most = methods.MOST * schedule_epochs / num_epochs
+    schedule_epochs = sum(until(0.875)(Moment(t, num_epochs)) for t in range(1, num_epochs))
+    most = MOST * schedule_epochs / num_epochs
     method = methods.saving(math.floor(most * 1000) / 1000)
     method.check_epochs(num_epochs, method.schedule)
+    greedy = methods.saving(min(0.999, most + 0.002))
     with pytest.raises(infobatch.InputError, match="at most"):
-        greedy = methods.saving(min(0.999, most + 0.002))
         greedy.check_epochs(num_epochs, greedy.schedule)
     book = ScoreBook(500)
     for t in range(num_epochs):
