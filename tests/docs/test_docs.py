@@ -58,6 +58,48 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             raise
 
 
+DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def side_of_diff(diff: str, sign: str) -> str:
+    """Return the code on one side of a diff: the lines with this sign and those with none."""
+    return "".join(line[2:] or "\n" for line in diff.splitlines(keepends=True) if line[0] in (sign, " ", "\n"))
+
+
+@pytest.mark.parametrize("sign", ["-", "+"])
+def test_both_sides_of_the_readmes_loop_train(sign: str) -> None:
+    (diff,) = DIFF.findall((ROOT / "README.md").read_text())
+    torch.manual_seed(0)
+    inputs = torch.randn(1000, 10)
+    model = torch.nn.Linear(10, 3)
+    namespace = {
+        "torch": torch,
+        "nn": torch.nn,
+        "OneCycleLR": torch.optim.lr_scheduler.OneCycleLR,
+        "num_epochs": 8,
+        "train_data": torch.utils.data.TensorDataset(inputs, inputs[:, :3].argmax(1)),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    }
+    exec(compile(side_of_diff(diff, sign), "README.md", "exec"), namespace)
+    right = (model(inputs).argmax(1) == inputs[:, :3].argmax(1)).double().mean().item()
+    assert right > 0.8
+    rate = namespace["optimizer"].param_groups[0]["lr"]
+    assert rate < 1e-3  # the schedule reached its end
+    if sign == "+":
+        assert 0.2 < namespace["train_data"].history[-1].saved_so_far < 0.5
+
+
+def test_a_diff_has_two_sides() -> None:
+    diff = "+ new = 1\n- old = 1\n\n  for _ in (1,):\n-     old += 1\n+     new += 1\n"
+    assert side_of_diff(diff, "+") == "new = 1\n\nfor _ in (1,):\n    new += 1\n"
+    assert side_of_diff(diff, "-") == "old = 1\n\nfor _ in (1,):\n    old += 1\n"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1000
+
+
 @pytest.mark.parametrize("name", modules())
 def test_examples_of_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
