@@ -191,9 +191,7 @@ def _histogram(losses: np.ndarray, weights: np.ndarray) -> dict[str, list[float]
     }
 
 
-def _sample(
-    index: int, kept: int, label: int, loss: float, images: bool, classes: list[str] | None
-) -> dict[str, Any]:
+def _sample(index: int, kept: int, label: int, loss: float, images: bool, classes: list[str] | None) -> dict[str, Any]:
     common = {"index": index, "kept": kept, "loss": loss, "label": classes[label] if classes else None}
     if not images:
         return {**common, "text": f"Sample {index}: the quick brown fox jumps over the lazy dog. " * 4}

@@ -167,9 +167,7 @@ def test_every_status_is_counted(found: list[Outcome], page: str) -> None:
 
 
 def test_the_first_table_has_what_was_run_and_nothing_else(found: list[Outcome], page: str) -> None:
-    listed = re.findall(
-        r'scope="row">(.*?)</th><td class="n">(.*?)</td><td class="n">(.*?)</td>', section(page, "run")
-    )
+    listed = re.findall(r'scope="row">(.*?)</th><td class="n">(.*?)</td><td class="n">(.*?)</td>', section(page, "run"))
     names = [Reader(name.partition(" <small>")[0]).text for name, *_ in listed]
     run = [row.cell.name for one in found for row in one.rows if row.ours is not None or row.why]
     assert sorted(names) == sorted(run)
@@ -364,9 +362,7 @@ def test_a_recipe_without_a_file_here_has_no_link(known: Evidence, tmp_path: Pat
     assert "<h2>javascript:alert(1): " in page
 
 
-def test_the_same_evidence_gives_the_same_page(
-    found: list[Outcome], known: Evidence, page: str, target: Path
-) -> None:
+def test_the_same_evidence_gives_the_same_page(found: list[Outcome], known: Evidence, page: str, target: Path) -> None:
     assert report.papers_html(found, known, target) == page
 
 

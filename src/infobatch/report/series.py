@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ..lab.compare.comparison import Comparison, compare, group, is_control, partner_of
@@ -53,9 +54,12 @@ class Study:
         return max(20, min(MOST_POINTS, ALL_POINTS // len(self.sets)))
 
     def shown(self, label: str) -> list[Run]:
-        """The finished runs of a label; where none has finished, those there are."""
+        """The finished runs of a label, or all of them if none has finished; the later of two with the same seed."""
         members = self.sets[label]
-        return [run for run in members if run.end is not None] or members
+        finished = [run for run in members if run.end is not None] or members
+        by_start = sorted(finished, key=lambda run: str(run.start.get("time") or ""))
+        latest = {run.settings.seed: run for run in by_start}
+        return [run for run in finished if latest[run.settings.seed] is run]
 
     def first(self, label: str) -> Run:
         """The run that stands for a label where only one can be shown: that of the lowest seed."""
@@ -88,13 +92,53 @@ class Study:
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean over runs at each epoch, its standard deviation (0 for one run) and how many runs it is of."""
+    """The mean over seeds at each epoch, its standard deviation (0 for one seed), and the seeds it is taken over."""
 
     epochs: tuple[int, ...]
     x: tuple[float, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    n: tuple[int, ...]
+    seeds: tuple[tuple[int, ...], ...]
+
+    @property
+    def n(self) -> tuple[int, ...]:
+        """How many seeds each mean is taken over."""
+        return tuple(map(len, self.seeds))
+
+    @property
+    def pieces(self) -> list[slice]:
+        """Stretches of points over the same seeds, each of which is drawn as a line of its own."""
+        return same_seeds(self.seeds)
+
+    @property
+    def seeds_in_words(self) -> str:
+        """How many seeds each piece of the curve is a mean over, for a legend."""
+        return seeds_in_words([self.n[piece.start] for piece in self.pieces])
+
+
+def same_seeds(seeds: Sequence[tuple[int, ...]]) -> list[slice]:
+    """Split a curve where the seeds behind it change.
+
+    A line that joined two means over different seeds would show the difference between seeds as a change along the
+    axis.
+
+    >>> same_seeds([(0, 1), (0, 1), (0,)])
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    starts = [place for place, here in enumerate(seeds) if place == 0 or here != seeds[place - 1]]
+    return [slice(start, end) for start, end in pairwise([*starts, len(seeds)])]
+
+
+def seeds_in_words(counts: Sequence[int]) -> str:
+    """Say how many seeds the pieces of a curve are means over.
+
+    >>> seeds_in_words([3]), seeds_in_words([3, 2]), seeds_in_words([1, 2, 1, 2, 1])
+    ('n = 3', 'n = 3, then 2', 'n = 1 to 2')
+    """
+    if len(set(counts)) == 1:
+        return f"n = {counts[0]}"
+    few = len(counts) <= 4
+    return f"n = {', then '.join(map(str, counts))}" if few else f"n = {min(counts)} to {max(counts)}"
 
 
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -155,19 +199,25 @@ def track(run: Run, value: Callable[[Fact], float | None], *, by_samples: bool =
     return found
 
 
-def averaged(tracks: Iterable[Track], most: int) -> Curve:
-    columns: dict[int, list[tuple[float, float]]] = {}
-    for one in tracks:
+def averaged(tracks: Mapping[int, Track], most: int) -> Curve:
+    """Average tracks by epoch.
+
+    Args:
+        tracks: The track of each seed.
+        most: The largest number of points to return; longer curves are thinned.
+    """
+    columns: dict[int, dict[int, tuple[float, float]]] = {}
+    for seed, one in sorted(tracks.items()):
         for epoch, point in one.items():
-            columns.setdefault(epoch, []).append(point)
+            columns.setdefault(epoch, {})[seed] = point
     epochs = thinned(sorted(columns), most)
-    points = [columns[epoch] for epoch in epochs]
+    points = [list(columns[epoch].values()) for epoch in epochs]
     return Curve(
         tuple(epochs),
         tuple(statistics.fmean(x for x, _ in column) for column in points),
         tuple(statistics.fmean(y for _, y in column) for column in points),
         tuple(_spread([y for _, y in column]) for column in points),
-        tuple(len(column) for column in points),
+        tuple(tuple(columns[epoch]) for epoch in epochs),
     )
 
 
@@ -183,7 +233,9 @@ def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -
     """The mean over a label's runs."""
 
     def curve(study: Study, label: str) -> Curve:
-        return averaged((track(run, value, by_samples=by_samples) for run in study.shown(label)), study.points)
+        runs = {run.settings.seed: run for run in study.shown(label)}
+        tracks = {seed: track(run, value, by_samples=by_samples) for seed, run in runs.items()}
+        return averaged(tracks, study.points)
 
     return curve
 
@@ -192,7 +244,7 @@ def planned(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
     """The same, without full data cut short: what it did not train on, nobody left out."""
 
     def curve(study: Study, label: str) -> Curve:
-        return averaged([], study.points) if study.is_control(label) else all_of(value)(study, label)
+        return averaged({}, study.points) if study.is_control(label) else all_of(value)(study, label)
 
     return curve
 
@@ -201,7 +253,7 @@ def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
     """The same, of labels that left anything out."""
 
     def curve(study: Study, label: str) -> Curve:
-        return all_of(value)(study, label) if study.prunes(label) else averaged([], study.points)
+        return all_of(value)(study, label) if study.prunes(label) else averaged({}, study.points)
 
     return curve
 
@@ -216,7 +268,7 @@ def gap(name: str) -> Callable[[Study, str], Curve]:
 
     def curve(study: Study, label: str) -> Curve:
         pairs = [pair for pair in study.pairs(label) if not pair[0].settings.steps]
-        return averaged((between(*pair) for pair in pairs), study.points)
+        return averaged({run.settings.seed: between(run, full) for run, full in pairs}, study.points)
 
     return curve
 

@@ -114,9 +114,7 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
         ]
         table += dots
         if len(dots) > MOST_DOTS:
-            caption = (
-                f"One dot a class, {MOST_DOTS} of {len(names)} drawn. A slope would say that classes pay for it."
-            )
+            caption = f"One dot a class, {MOST_DOTS} of {len(names)} drawn. A slope would say that classes pay for it."
             dots = dots[:: -(-len(dots) // MOST_DOTS)]
         drawn += dots
         look = looks[label]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ...lab.compare.comparison import FULL
-from ..series import Study
+from ...lab.compare.comparison import FULL, usable
+from ...lab.compare.tuning import Point
+from ..series import Study, same_seeds, seeds_in_words
 from .figure import DASHES, MARKERS, Figure, Key, href, lowest_drawn, metric, over_seeds, swatch, word
 from .svg import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
 
@@ -20,11 +24,13 @@ def by_rate(study: Study) -> Figure | None:
     plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
     for name, look in looks.items():
         shown = [one for one in lines[name] if one.mean >= floor]
-        plot.axes.errorbar(
-            [one.rate for one in shown], [one.mean for one in shown], yerr=[one.std for one in shown],
-            color=look.colour, linestyle=look.linestyle, marker=look.marker, markersize=6, elinewidth=1.2,
-            markeredgecolor=CARD, markeredgewidth=1,
-        )  # fmt: skip
+        for piece in same_seeds([_seeds(study, name, one) for one in shown]):
+            joined = shown[piece]
+            plot.axes.errorbar(
+                [one.rate for one in joined], [one.mean for one in joined], yerr=[one.std for one in joined],
+                color=look.colour, linestyle=look.linestyle, marker=look.marker, markersize=6, elinewidth=1.2,
+                markeredgecolor=CARD, markeredgewidth=1,
+            )  # fmt: skip
     plot.axes.set_xscale("log")
     rates = sorted({one.rate for one in points})
     plot.name(metric(study), "learning rate")
@@ -50,12 +56,22 @@ def by_rate(study: Study) -> Figure | None:
         plot.svg("rates", f"{metric(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
         "Who is held against full data at one rate alone may look better than it is, or worse. Bars: one standard "
         "deviation over seeds." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
-        tuple(Key(swatch(look), name) for name, look in looks.items()),
+        tuple(Key(swatch(look), f"{name}, {_counted(lines[name])}") for name, look in looks.items()),
         href(
             ["method", "learning rate", metric(study), "std", "n"],
             [[name, one.rate, one.mean, one.std, one.n] for name in looks for one in lines[name]],
         ),
     )
+
+
+def _seeds(study: Study, name: str, point: Point) -> tuple[int, ...]:
+    """The seeds behind a mean."""
+    members = study.sets[f"{name} · lr={point.rate}"]
+    return tuple(run.settings.seed for run in usable(name, members)[0])
+
+
+def _counted(line: Sequence[Point]) -> str:
+    return seeds_in_words([n for n, _ in groupby(one.n for one in line)])
 
 
 def _last_controls(name: str) -> int:

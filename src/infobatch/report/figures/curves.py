@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from .. import series
 from ..series import Curve, Study
-from .figure import Figure, bounds, href, keys, metric, said, styles, word
+from .figure import Figure, Key, bounds, href, metric, said, styles, swatch, word
 from .svg import MUTED, Drawn, Plot, curves, short_ticks
 
 Source = Callable[[Study, str], Curve]
+BROKEN = " A line breaks where the seeds behind it change, so that no step in it is the difference between seeds."
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
             one.mean,
             one.std,
             [_told(want.form, one, i) for i in range(len(one.x))],
+            one.pieces,
             _bounds(one, want),
         )
         for label, one in found
@@ -142,8 +144,8 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
         want.key,
         want.title,
         plot.svg(want.key, f"{want.title}: {want.y} against {axis}, {len(found)} curves"),
-        want.caption,
-        keys(looks, [label for label, _ in found]),
+        want.caption + (BROKEN if any(len(one.pieces) > 1 for _, one in found) else ""),
+        tuple(Key(swatch(looks[label]), f"{label}, {one.seeds_in_words}") for label, one in found),
         href(head, table),
     )
 
@@ -174,4 +176,6 @@ def _bounds(curve: Curve, want: Wanted) -> tuple[float, float]:
 def _told(form: str, curve: Curve, place: int) -> str:
     text = said(form, curve.mean[place])
     plain = form.replace("+", "")
-    return f"{text} ± {plain.format(curve.std[place])}" if curve.n[place] > 1 and curve.std[place] else text
+    if curve.n[place] > 1 and curve.std[place]:
+        text += f" ± {plain.format(curve.std[place])}"
+    return f"{text}, n = {curve.n[place]}" if len(set(curve.n)) > 1 else text

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...lab.format import told
+from ...lab.format import format_number
 from ...lab.runs.fields import number
 from ..series import Study
 from .svg import INK, LINES, MUTED, VARIABLES, Style, clip
@@ -102,7 +102,7 @@ def said(form: str, value: float) -> str:
     >>> said("{:.1f} %", -0.01), said("{:.1f} %", -1.5)
     ('0.0 %', '−1.5 %')
     """
-    return told(form, value).replace("-", "\N{MINUS SIGN}")
+    return format_number(form, value).replace("-", "\N{MINUS SIGN}")
 
 
 def between(low: float | None, high: float | None) -> str:

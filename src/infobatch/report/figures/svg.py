@@ -222,6 +222,8 @@ class Drawn:
     spread: Sequence[float]
     texts: Sequence[str]
     """What the pointer shows at each point."""
+    pieces: Sequence[slice]
+    """Stretches of points to join; the line breaks between them."""
     bounds: tuple[float, float] = (-math.inf, math.inf)
     """What no value can pass, and so no band."""
 
@@ -230,17 +232,8 @@ def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True)
     """Lines with bands, and their values under the pointer. ``head`` names a place, as "epoch {}"."""
     axes = plot.axes
     for line in lines:
-        x, y, spread = (np.asarray(part, float) for part in (line.x, line.y, line.spread))
-        if len(x) and np.nanmax(spread, initial=0) > 0:
-            low, high = (np.clip(edge, *line.bounds) for edge in (y - spread, y + spread))
-            axes.fill_between(x, low, high, color=line.style.colour, alpha=0.16, linewidth=0)
-        axes.plot(
-            x,
-            y,
-            color=line.style.colour,
-            linestyle=line.style.linestyle,
-            marker=line.style.marker if len(x) == 1 else "",
-        )
+        for piece in line.pieces:
+            _piece(axes, line, piece)
     every = np.concatenate([np.asarray(line.x, float) for line in lines])
     first, last = float(every.min()), float(every.max())
     pad = 0.02 * (last - first) or 0.5
@@ -251,6 +244,19 @@ def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True)
         short_ticks(axes)
     plot.fit_left()
     _follow(plot, lines, head, whole)
+
+
+def _piece(axes: Axes, line: Drawn, piece: slice) -> None:
+    """Draw one unbroken stretch of a line with its band; a single point is a marker with a bar."""
+    x, y, spread = (np.asarray(values[piece], float) for values in (line.x, line.y, line.spread))
+    low, high = (np.clip(edge, *line.bounds) for edge in (y - spread, y + spread))
+    colour, alone = line.style.colour, len(x) == 1
+    if spread.max() > 0 and alone:
+        axes.plot([x[0], x[0]], [low[0], high[0]], color=colour, alpha=0.55, linewidth=1.2)
+    elif spread.max() > 0:
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
+    marker = line.style.marker if alone else ""
+    axes.plot(x, y, color=colour, linestyle=line.style.linestyle, marker=marker, markersize=5)
 
 
 def _follow(plot: Plot, lines: Sequence[Drawn], head: str, whole: bool) -> None:
