@@ -1,6 +1,6 @@
-"""One small training, by a plain loop and under Accelerate, for the tests to hold against each other.
+"""One small training task, trained in a plain loop and under Accelerate.
 
-Imported by the tests for one process; started as two ranks it performs them and writes what came of each.
+The tests import it for one process. Started as two ranks, it trains on both and saves the results for comparison.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SIZE, EPOCHS, BATCH = 101, 8, 6
 @dataclass(frozen=True)
 class Run:
     accumulate: int = 1
-    paced: str = "scheduler"
-    """What is: the scheduler, the optimizer, or nothing."""
+    paced: bool = True
+    """Whether there is a scheduler, paced; without one the loss grows."""
     precision: str = "no"
     device: str = "cpu"
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the loader."""
+    """Arguments of the loader."""
     ragged: bool = False
-    """Batches of a batch sampler that knows no length."""
+    """Whether a batch sampler without a length makes the batches."""
     save: tuple[int, int] | None = None
-    """(epoch, step) to save at and stop."""
+    """(epoch, step) after which to save and stop."""
     folder: str = ""
     load: bool = False
     within: Callable[[Any], None] | None = None
@@ -48,7 +48,7 @@ class Run:
 
 
 class Ragged:
-    """Batches of changing size, and nobody knows how many."""
+    """A batch sampler with batches of different sizes and no length."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -65,7 +65,7 @@ class Ragged:
 
 
 class Parts:
-    """Everything a training needs, the same in every run."""
+    """Everything that a training needs, the same in every run."""
 
     def __init__(self, run: Run) -> None:
         self.ragged = run.ragged
@@ -73,7 +73,7 @@ class Parts:
         x = torch.randn(SIZE, 4, generator=noise)
         y = (x.sum(1, keepdim=True) + 0.3 * torch.randn(SIZE, 1, generator=noise)).sin()
         data: Dataset[Any] = TensorDataset(x, y)
-        grows: Any = "lr" if run.paced else "loss"
+        grows: Any = "none" if run.paced else "loss"
         self.train = infobatch.InfoBatch(data, EPOCHS, delta=0.75, seed=3, compensate=grows)
         torch.manual_seed(0)
         self.model: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -83,10 +83,8 @@ class Parts:
         self.steps = math.ceil(math.ceil(math.ceil(SIZE / world) / batch) / run.accumulate)
         self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, EPOCHS * self.steps)
         self.scheduler: Any = None
-        if run.paced == "scheduler":
+        if run.paced:
             self.scheduler = infobatch.pace(self.cosine, self.train, self.steps)
-        elif run.paced == "optimizer":
-            self.scheduler = infobatch.pace(self.optimizer, self.train)
         if run.ragged:
             self.loader: Any = infobatch.DataLoader(self.train, batch_sampler=Ragged(self.train.sampler))
         else:
@@ -117,7 +115,7 @@ class Parts:
 
 
 def plain(run: Run) -> dict[str, Any]:
-    """The loop of the README; gradients are accumulated by hand, up to the end of each epoch."""
+    """Train in the loop of the README, accumulating gradients up to the end of each epoch."""
     parts = Parts(run)
     parts.model.to(run.device)
     if dist.is_initialized():
@@ -143,7 +141,7 @@ def plain(run: Run) -> dict[str, Any]:
 
 
 def accelerated(run: Run) -> dict[str, Any]:
-    """The same under Accelerate, as its own documentation writes a loop."""
+    """Train the same task under Accelerate."""
     alone = {"gradient_accumulation_steps": run.accumulate, "mixed_precision": run.precision}
     accelerator = Accelerator(cpu=run.device == "cpu", **alone)
     parts = Parts(run)
@@ -178,12 +176,12 @@ def accelerated(run: Run) -> dict[str, Any]:
 
 
 def start_anew() -> None:
-    """Accelerate's state is shared by all of a process; a new process would have none."""
+    """Reset Accelerate's state, which is shared by the whole process, as in a new process."""
     AcceleratorState._reset_state(reset_partial_state=not dist.is_initialized())
     GradientState._reset_state()
 
 
-def refusal(act: Callable[[], Any]) -> str:
+def error_text(act: Callable[[], Any]) -> str:
     try:
         act()
     except infobatch.InputError as error:
@@ -192,28 +190,28 @@ def refusal(act: Callable[[], Any]) -> str:
 
 
 def refusals() -> dict[str, str]:
-    """What only more than one process can do wrong."""
-    said = {}
+    """Collect the errors that only several processes can cause."""
+    errors = {}
     parts, accelerator = Parts(Run()), Accelerator(cpu=True)
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
     parts.train.group = alone
-    said["group"] = refusal(lambda: prepare(accelerator, parts.loader))
+    errors["group"] = error_text(lambda: prepare(accelerator, parts.loader))
     data = TensorDataset(torch.rand(8, 1))
     apart = infobatch.DataLoader(infobatch.InfoBatch(data, 8, shard_scores=True), batch_size=2)
-    said["shards"] = refusal(lambda: prepare(accelerator, apart))
+    errors["shards"] = error_text(lambda: prepare(accelerator, apart))
     far = infobatch.pace(parts.cosine, parts.train, 2 * parts.steps)
     parts.train.group = None
-    said["steps"] = refusal(lambda: prepare(accelerator, parts.loader, far))
+    errors["steps"] = error_text(lambda: prepare(accelerator, parts.loader, far))
     start_anew()
     split = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    said["split"] = refusal(lambda: prepare(split, parts.loader))
+    errors["split"] = error_text(lambda: prepare(split, parts.loader))
     start_anew()
-    return said
+    return errors
 
 
-def in_step() -> float:
-    """A random number, where Accelerate was asked to keep random numbers in step over the processes."""
-    loader = prepare(Accelerator(cpu=True, rng_types=["torch", "generator"]), Parts(Run(paced="")).loader)
+def synchronized_number() -> float:
+    """Return a random number after Accelerate has synchronized the random states of the processes."""
+    loader = prepare(Accelerator(cpu=True, rng_types=["torch", "generator"]), Parts(Run(paced=False)).loader)
     torch.manual_seed(dist.get_rank())
     next(iter(loader))
     return torch.rand(()).item()
@@ -236,7 +234,7 @@ def main() -> None:
     results["resumed"] = accelerated(Run(4, folder=str(out / "state"), load=True))
     start_anew()
     results["refusals"] = refusals()
-    results["random"] = in_step()
+    results["random"] = synchronized_number()
     torch.save(results, out / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Frameworks share threads, process groups and the current folder with everybody: here each test is alone."""
+"""Isolate each test: frameworks change threads, process groups and the current folder."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def paced(optimizer: Any, train: infobatch.Pruned, full: int = FULL) -> Any:
 
 
 class Module(pl.LightningModule):
-    """The module of the page, with an eye on what runs when."""
+    """The module of the docs page, recording its training and validation steps."""
 
     def __init__(self, train_data: Any, **loader: Any) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def fit(module: Any, *callbacks: Any, ckpt_path: Any = None, **options: Any) -> 
 
 
 def plain(with_pace: bool = False, accumulate: int = 1, device: str = "cpu", **options: Any) -> tuple[Any, Any, int]:
-    """The loop of the README."""
+    """Train in the loop of the README."""
     train, net = wrap(), make_net().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=0.9)
     scheduler = paced(optimizer, train, math.ceil(FULL / accumulate)) if with_pace else None
@@ -130,6 +130,6 @@ def assert_same(net: Any, train: Any, other: Any, other_train: Any) -> None:
 
 
 def ends(steps: list[tuple[int, int, int]]) -> list[int]:
-    """The step at the end of each epoch."""
+    """Return the number of steps made by the end of each epoch."""
     epochs = [epoch for epoch, _, _ in steps]
     return [len(epochs) - epochs[::-1].index(epoch) for epoch in range(EPOCHS)]

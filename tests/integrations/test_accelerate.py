@@ -1,4 +1,4 @@
-"""Accelerate: the same training as the plain loop, whatever it does to loaders, gradients and schedulers."""
+"""Under Accelerate, training gives the same result as in a plain loop, to the bit."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from infobatch.integrations.accelerate import prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
 from accelerate_run import BATCH, EPOCHS, SIZE, Parts, Run, accelerated, plain, start_anew
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +54,14 @@ def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
     "run",
     [
         Run(),
-        Run(paced=""),
-        Run(paced="optimizer"),
+        Run(paced=False),
         Run(precision="bf16"),
         Run(accumulate=4),
         Run(accumulate=4, options={"num_workers": 2, "persistent_workers": True}),
-        Run(options={"drop_last": True}, paced=""),
-        Run(ragged=True, paced=""),
+        Run(options={"drop_last": True}, paced=False),
+        Run(ragged=True, paced=False),
     ],
-    ids=["paced", "loss", "optimizer", "bf16", "accumulated", "workers", "drop_last", "ragged"],
+    ids=["paced", "loss", "bf16", "accumulated", "workers", "drop_last", "ragged"],
 )
 def test_it_is_the_plain_loop(run: Run) -> None:
     ours = accelerated(run)
@@ -103,7 +104,7 @@ def test_the_scheduler_waits_for_an_optimizer_that_overflowed() -> None:
 
 
 def test_without_a_length_an_accumulation_still_ends_with_its_epoch() -> None:
-    ours = accelerated(Run(accumulate=4, ragged=True, paced=""))
+    ours = accelerated(Run(accumulate=4, ragged=True, paced=False))
     assert not any(note["left over"] for note in ours["log"])
     assert all(len(note["rates"]) == -(-len(note["batches"]) // 4) for note in ours["log"])
 
@@ -121,7 +122,7 @@ def test_a_validation_inside_the_epoch_that_is_left_in_the_middle() -> None:
 
 
 def test_a_break_leaves_nothing_behind() -> None:
-    parts, accelerator = Parts(Run(paced="")), Accelerator(cpu=True)
+    parts, accelerator = Parts(Run(paced=False)), Accelerator(cpu=True)
     loader = prepare(accelerator, parts.loader)
     for _ in range(2):
         for batch in loader:
@@ -139,16 +140,15 @@ def test_a_break_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("stop", "paced"),
     [
-        ((0, 0), "scheduler"),
-        ((0, 16), "scheduler"),
-        ((2, 3), "scheduler"),
-        ((2, 3), "optimizer"),
-        ((2, 3), ""),
-        ((5, 7), "scheduler"),
-        ((7, 2), "scheduler"),
+        ((0, 0), True),
+        ((0, 16), True),
+        ((2, 3), True),
+        ((2, 3), False),
+        ((5, 7), True),
+        ((7, 2), True),
     ],
 )
-def test_saved_anywhere_and_resumed_there(stop: tuple[int, int], paced: str, tmp_path: Path) -> None:
+def test_a_run_resumed_anywhere_equals_an_uninterrupted_one(stop: tuple[int, int], paced: bool, tmp_path: Path) -> None:
     whole = accelerated(Run(paced=paced))
     start_anew()
     assert accelerated(Run(paced=paced, save=stop, folder=str(tmp_path))) == {}
@@ -315,7 +315,7 @@ def test_the_accelerator_comes_first() -> None:
 
 def test_a_scheduler_and_what_paces_it_are_refused() -> None:
     parts = Parts(Run())
-    with refused("a scheduler once"):
+    with refused("each scheduler once"):
         prepare(Accelerator(cpu=True), parts.cosine, parts.scheduler)
 
 
@@ -327,7 +327,7 @@ def test_more_steps_than_there_are_is_refused() -> None:
         accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
         prepare(accelerator, parts.loader, infobatch.pace(parts.cosine, parts.train, steps))
         if whole and steps > 1:
-            with refused(f"one process, {steps}; got {steps + 1}"):
+            with refused(f"at most {steps}, .*; got {steps + 1}"):
                 prepare(accelerator, parts.loader, infobatch.pace(parts.cosine, parts.train, steps + 1))
 
 
@@ -361,7 +361,7 @@ def test_two_processes(tmp_path: Path) -> None:
         whole, resumed = results["accelerated 4"], results["resumed"]
         assert_same({**resumed, "log": []}, {**whole, "log": []})
         said = results["refusals"]
-        assert "different data, 2," in said["group"]
+        assert "different data, 2" in said["group"]
         assert "shard_scores" in said["shards"]
         assert "steps_per_epoch" in said["steps"]
         assert "split_batches" in said["split"]

@@ -1,4 +1,4 @@
-"""Lightning: what a run under its Trainer leaves is what the plain loop leaves, to the bit."""
+"""Under Lightning, training gives the same result as in a plain loop, to the bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
-    ModelCheckpoint,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -38,7 +37,6 @@ from lightning_loop import (
     Module,
     PacedModule,
     assert_same,
-    ends,
     fit,
     plain,
     samples,
@@ -48,7 +46,7 @@ from lightning_loop import (
 
 from infobatch.integrations.lightning import Pruning
 
-pytestmark = QUIET
+pytestmark = [pytest.mark.slow, *QUIET]
 
 
 # ---- the same as the plain loop --------------------------------------------------------------------------
@@ -179,7 +177,7 @@ def test_losses_that_never_come_are_named() -> None:
             del batch_idx
             return self.net(batch[0]).square().mean()
 
-    with pytest.raises(MisalignedError, match=r"over after 0\. Return train_data\.update\(losses\)"):
+    with pytest.raises(MisalignedError, match=r"epoch 0 after 0\. Return train_data\.update"):
         fit(Forgets(wrap()))
 
 
@@ -188,19 +186,19 @@ def test_an_epoch_that_is_broken_off_is_refused() -> None:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
             return -1 if (self.current_epoch, batch_idx) == (1, 3) else None
 
-    with pytest.raises(MisalignedError, match=r"epoch 1 over after 24\. Let each epoch run to its end"):
+    with pytest.raises(MisalignedError, match=r"epoch 1 after 24\..*on_train_batch_start"):
         fit(Breaks(wrap()))
 
 
 def test_a_batch_sampler_of_the_length_of_all_data_is_refused() -> None:
     module = with_buckets(train := wrap(), train.dataset)
-    with pytest.raises(InputError, match=r"at hand, \d+ in epoch 1; got 13 from the __len__ of Buckets\. Count from"):
+    with pytest.raises(InputError, match=r"in epoch 1; got 13 from the __len__ of Buckets"):
         fit(module)
     assert [epoch for epoch, _ in module.validated] == [0]
 
 
 def test_a_batch_sampler_that_says_too_little_is_refused() -> None:
-    with pytest.raises(MisalignedError, match=r"epoch 0 over after 80\. .*brings more than its __len__ says"):
+    with pytest.raises(MisalignedError, match=r"epoch 0 after 80\. .*__len__"):
         fit(with_buckets(wrap(), range(10 * BATCH)))
 
 
@@ -230,12 +228,12 @@ def test_training_may_stop_anywhere() -> None:
         ({"max_epochs": 5}, r"max_epochs=6\); got 5"),
         ({"max_epochs": None}, r"max_epochs=6\); got 1000"),
         ({"max_steps": 10}, r"max_steps=-1\); got 10"),
-        ({"fast_dev_run": True}, "without this callback"),
+        ({"fast_dev_run": True}, "fast_dev_run"),
         ({"limit_train_batches": 0.5}, "limit_train_batches=.* Subset"),
         ({"limit_train_batches": 4}, "limit_train_batches=.* Subset"),
         ({"overfit_batches": 2}, "overfit_batches=.* Subset"),
-        ({"reload_dataloaders_every_n_epochs": 1}, "follows all plans"),
-        ({"val_check_interval": 4}, "share of an epoch"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs"),
+        ({"val_check_interval": 4}, "val_check_interval"),
         ({"strategy": "ddp", "devices": 1}, "use_distributed_sampler=False"),
     ],
 )
@@ -295,7 +293,7 @@ def test_processes_that_end_with_the_training_are_refused(strategy: str, monkeyp
     monkeypatch.setenv("MASTER_PORT", "set anew by Lightning, and unset afterwards")
     monkeypatch.delenv("MASTER_PORT")
     module = Module(wrap())
-    with pytest.raises(ProcessRaisedException, match=r'processes that end with the training, .*strategy="ddp"'):
+    with pytest.raises(ProcessRaisedException, match=r'child processes.*strategy="ddp"'):
         fit(module, strategy=strategy, devices=2, use_distributed_sampler=False)
 
 
@@ -331,7 +329,7 @@ def test_stochastic_weight_averaging() -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (WithNorm, r"num_epochs=6 promised, .* BatchNorm, .* WeightAveraging"),
+        (WithNorm, r"num_epochs=6 .* BatchNorm.* WeightAveraging"),
         (PacedModule, r"that infobatch\.pace alone sets; got StochasticWeightAveraging, .* WeightAveraging"),
     ],
 )
@@ -354,12 +352,12 @@ def test_the_averaging_that_is_named_in_its_place() -> None:
 
 @pytest.mark.parametrize("tuner", [True, False])
 def test_a_search_for_a_rate_beside_pace_is_refused(tuner: bool) -> None:
-    module = PacedModule(wrap(compensate="lr"))
+    module = PacedModule(wrap())
     module.lr = LR
     search = LearningRateFinder(num_training_steps=10)
     trainer = trainer_with(Pruning(module.train_data), *(() if tuner else (search,)))
     begin = partial(Tuner(trainer).lr_find, num_training=10) if tuner else trainer.fit
-    with pytest.raises(InputError, match=r"pace alone sets; got LearningRateFinder or .*Search in a run of its own"):
+    with pytest.raises(InputError, match=r"pace alone sets; got LearningRateFinder"):
         begin(module)
     assert not module.steps
 
@@ -385,26 +383,6 @@ def test_a_search_for_a_rate_leaves_the_data_as_it_was(tuner: bool) -> None:
 
 
 # ---- schedulers ------------------------------------------------------------------------------------------
-
-
-def test_pace_of_an_optimizer_alone(tmp_path: Path) -> None:
-    class Alone(PacedModule):
-        def configure_optimizers(self) -> Any:
-            optimizer = Module.configure_optimizers(self)
-            self.rates: list[float] = []
-            return [optimizer], [{"scheduler": infobatch.pace(optimizer, self.train_data), "interval": "step"}]
-
-        def on_train_batch_end(self, *args: Any) -> None:
-            self.rates += [self.trainer.optimizers[0].param_groups[0]["lr"]]
-
-    whole = Alone(wrap(compensate="lr"))
-    fit(whole, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1))
-    growths = [report.growth for report in whole.train_data.history]
-    assert whole.rates[FULL] == pytest.approx(LR * growths[1])
-    for step in (ends(whole.steps)[0], ends(whole.steps)[2] + 2, ends(whole.steps)[4]):
-        module = Alone(wrap(compensate="lr"))
-        fit(module, ckpt_path=tmp_path / f"step={step}.ckpt")
-        assert_same(module.net, module.train_data, whole.net, whole.train_data)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +411,7 @@ def test_an_accumulation_that_a_callback_sets() -> None:
 
 def test_an_accumulation_that_changes_is_refused_where_steps_are_paced() -> None:
     module = PacedModule(wrap())
-    with pytest.raises(InputError, match=r"GradientAccumulationScheduler with \[1, 4\]\. Keep to one number"):
+    with pytest.raises(InputError, match=r"GradientAccumulationScheduler with \[1, 4\]"):
         fit(module, GradientAccumulationScheduler({3: 4}))
     module = PacedModule(wrap())
     module.interval, module.full = "epoch", 1

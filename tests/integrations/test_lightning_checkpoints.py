@@ -1,4 +1,4 @@
-"""Lightning, resumed from a checkpoint of its own: it ends as if undisturbed, or says why it cannot."""
+"""A run resumed from a Lightning checkpoint gives the same result as an uninterrupted one, or an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lightning_loop import (  # noqa: E402
 
 from infobatch.integrations.lightning import Pruning  # noqa: E402
 
-pytestmark = QUIET
+pytestmark = [pytest.mark.slow, *QUIET]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_what_lightning_loses_in_the_middle_of_an_accumulation_is_said(tmp_path:
 
     fit(Module(wrap()), Save(), accumulate_grad_batches=3)
     module = Module(wrap())
-    with pytest.warns(InfoBatchWarning, match="those of 2 batches are lost"):
+    with pytest.warns(InfoBatchWarning, match="2 batches are lost"):
         fit(module, ckpt_path=tmp_path / "five.ckpt", accumulate_grad_batches=3)
     assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))
 
@@ -147,7 +147,7 @@ def test_resumed_where_an_exception_came(saved: Any, tmp_path: Path, last: bool,
         fit(Fails(wrap()), ModelCheckpoint(tmp_path, "failed", save_on_exception=True, every_n_epochs=9))
     module = PacedModule(wrap())
     if last and updated:
-        with pytest.raises(StateError, match=r"train_data in epoch 1, .* got epoch 2"):
+        with pytest.raises(StateError, match=r"train_data in epoch 1.* got epoch 2"):
             fit(module, ckpt_path=tmp_path / "failed.ckpt")
         return
     with pytest.warns(InfoBatchWarning, match="saved inside a batch"):
@@ -186,7 +186,7 @@ def test_data_from_another_run_is_refused() -> None:
     train = wrap()
     for x, _ in infobatch.DataLoader(train, batch_size=BATCH):
         train.update(x.sum(1))
-    with pytest.raises(StateError, match=r"in epoch 0, where the trainer is, .*; got epoch 1"):
+    with pytest.raises(StateError, match=r"in epoch 0.*; got epoch 1"):
         fit(Module(train))
 
 
@@ -207,7 +207,7 @@ def test_a_second_fit_after_one_that_broke_off_is_refused(epoch: int, same: bool
     steps = len(module.steps)
     if not same:
         trainer = trainer_with(Pruning(module.train_data))
-    with pytest.raises(StateError, match=rf"got epoch {epoch} with 32 samples done\. .*wrap the data anew"):
+    with pytest.raises(StateError, match=rf"got epoch {epoch} with 32 samples done"):
         trainer.fit(module)
     assert len(module.steps) == steps
 
@@ -216,6 +216,6 @@ def test_an_accumulation_that_lightning_does_not_go_on_with_is_said(tmp_path: Pa
     every = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
     fit(Module(wrap()), every, GradientAccumulationScheduler({0: 4}))
     module = Module(wrap())
-    with pytest.warns(InfoBatchWarning, match="a step after each batch, not after 4"):
+    with pytest.warns(InfoBatchWarning, match="instead of every 4"):
         fit(module, GradientAccumulationScheduler({0: 4}), ckpt_path=tmp_path / "step=2.ckpt")
     assert [report.epoch for report in module.train_data.history] == list(range(EPOCHS))

@@ -1,4 +1,4 @@
-"""One loss a sample under Hugging Face's Trainer: of classes, of tokens, of one's own; and what is none."""
+"""Losses per sample with Hugging Face's Trainer: of classes, of tokens, custom ones, and those that are refused."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from transformers_loop import (
 from infobatch.errors import InputError, MisalignedError
 from infobatch.integrations.transformers import PrunedTrainer
 
-pytestmark = FEW
+pytestmark = [pytest.mark.slow, FEW]
 
 
 class Answers(PrunedTrainer, Seq2SeqTrainer):
-    """Around a Trainer that is not the plain one."""
+    """Combined with a subclass of Trainer."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_loss_of_tokens_is_their_mean_by_sample(make: Any, kind: Any, losses
 
 
 def test_a_model_tells_its_shift_also_where_all_its_logits_are_alike() -> None:
-    """Both ways to read the labels give the same loss then; which logits it comes from tells them apart."""
+    """Both shifts give the same loss then; only the gradients differ."""
     torch.manual_seed(0)
     size = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, tie_word_embeddings=False, **size))
@@ -114,7 +114,7 @@ class PrunedSquares(PrunedTrainer, Squares):
 @pytest.mark.parametrize(
     "given", [{"compute_loss_func": squares}, {"kind": PrunedSquares}], ids=["compute_loss_func", "compute_loss"]
 )
-def test_a_loss_of_ones_own(given: dict[str, Any]) -> None:
+def test_a_custom_loss(given: dict[str, Any]) -> None:
     model, train, other, expected = bert(), pruned(classes()), bert(), pruned(classes())
     made = with_trainer(model, train, **given)
     without(other, expected, by_squares)
@@ -164,13 +164,13 @@ def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
         (
             lambda: trainer(odd_bert(), pruned(classes())),
             InputError,
-            "by the model, .* by its logits.*one loss a sample",
+            "cross entropy.*one loss per sample",
         ),
-        (lambda: trainer(mixtral(), pruned(sentences())), InputError, "and an aux_loss.*one loss a sample"),
+        (lambda: trainer(mixtral(), pruned(sentences())), InputError, "and an aux_loss.*one loss per sample"),
         (
             lambda: trainer(odd_bert(num_labels=1), pruned(with_labels(float))),
             InputError,
-            r"torch.float32 \[12\].*one loss a sample",
+            r"torch.float32 \[12\].*one loss per sample",
         ),
         (
             lambda: trainer(
@@ -178,19 +178,19 @@ def with_labels(change: Callable[[Any], Any]) -> list[dict[str, Any]]:
                 pruned(with_labels(lambda label: [float(label), 1.0])),
             ),
             InputError,
-            r"torch.float32 \[12, 2\].*one loss a sample",
+            r"torch.float32 \[12, 2\].*one loss per sample",
         ),
     ],
     ids=["a mean", "past ours", "more than cross entropy", "aux_loss", "a number", "many labels"],
 )
-def test_a_loss_that_is_none_a_sample(run: Any, error: Any, words: str) -> None:
+def test_a_loss_that_is_not_per_sample_is_refused(run: Any, error: Any, words: str) -> None:
     made = run()
     with pytest.raises(error, match=words):
         made.train()
 
 
 def test_a_first_batch_without_labels_tells_nothing() -> None:
-    """Which loss it is shows in the second one; a sample without labels has the loss 0."""
+    """The shift is found in the second batch; a sample without labels has the loss 0."""
     samples, train = sentences(), pruned(sentences())
     for index in train.plan().indices[:BATCH].tolist():
         samples[index]["labels"] = torch.full((6,), -100)
@@ -202,7 +202,7 @@ def test_a_first_batch_without_labels_tells_nothing() -> None:
 
 
 class Logged(PrunedTrainer):
-    """In front of ours: what it calls with super() is the weighted mean already."""
+    """Before PrunedTrainer in the class order: super().compute_loss returns the weighted mean."""
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         return super().compute_loss(model, inputs, return_outputs, **kwargs)

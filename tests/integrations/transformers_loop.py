@@ -1,4 +1,4 @@
-"""One task, trained by the Trainer and in a plain loop."""
+"""One task, trained with the Trainer and in a plain loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZE, EPOCHS, BATCH, VOCABULARY = 101, 5, 12, 20
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 RATE = 0.3
 FEW = pytest.mark.filterwarnings("ignore:epoch .* noise-to-signal:infobatch.InfoBatchWarning")
-"""So few samples are noisy."""
+"""Tests use few samples, so their scores are noisy."""
 
 
 def classes() -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def classes() -> list[dict[str, Any]]:
 
 
 def sentences() -> list[dict[str, Any]]:
-    """Of unequal length: -100 is not to be predicted."""
+    """Samples with different numbers of labels: -100 is not predicted."""
     samples = []
     for i, sample in enumerate(classes()):
         labels = sample["input_ids"].clone()
@@ -52,7 +52,7 @@ def sentences() -> list[dict[str, Any]]:
 
 
 def bert() -> nn.Module:
-    """With dropout: random numbers must be drawn in the same order, too."""
+    """Make a model with dropout, so that random numbers must be drawn in the same order."""
     torch.manual_seed(0)
     return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **SMALL))
 
@@ -74,7 +74,7 @@ def t5() -> nn.Module:
 
 
 def pruned(data: list[dict[str, Any]], **settings: Any) -> infobatch.Pruned:
-    return infobatch.InfoBatch(data, EPOCHS, 0.5, 0.7, seed=3, **{"compensate": "lr", **settings})
+    return infobatch.InfoBatch(data, EPOCHS, 0.5, 0.7, seed=3, **settings)
 
 
 def settings(**given: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def without(
     device: str = "cpu",
     **loader: Any,
 ) -> infobatch.Paced:
-    """The loop of the README."""
+    """Train in the loop of the README."""
     batches = infobatch.DataLoader(
         train, BATCH, collate_fn=default_data_collator, generator=torch.Generator(), **loader
     )
@@ -168,7 +168,7 @@ def without(
             group = min(accumulate, total - number // accumulate * accumulate)
             pruned = train.plan().kept < SIZE
             loss = train.update(losses(model, batch), indices if named else None)
-            (loss / (accumulate if pruned else group)).backward()  # each sample of a pruned epoch counts alike
+            (loss / (accumulate if pruned else group)).backward()  # all samples of a pruned epoch count equally
             if (number + 1) % accumulate == 0 or number + 1 == total:
                 optimizer.step()
                 scheduler.step()

@@ -1,1 +1,1 @@
-"""One file a framework; import the one you use. No algorithm in here."""
+"""Integrations with training frameworks, one module each. Import the module of the framework you use."""

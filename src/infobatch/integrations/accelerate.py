@@ -1,4 +1,4 @@
-"""Accelerate: the loader and the scheduler of pruned data, beside what ``accelerator.prepare`` prepares."""
+"""Accelerate: prepare the loader and the paced scheduler that ``accelerator.prepare`` cannot handle itself."""
 
 from __future__ import annotations
 
@@ -18,63 +18,72 @@ from ..schedule.pace import Paced, full_steps
 
 
 def prepare(accelerator: Accelerator, *objects: Any) -> Any:
-    """Call it in the place of ``accelerator.prepare``, with the same objects: they come back in the same order.
+    """Prepare training objects for an accelerator; call this instead of ``accelerator.prepare``.
 
-    >>> import torch, infobatch
-    >>> from accelerate import Accelerator
-    >>> from infobatch.integrations.accelerate import prepare
-    >>> accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    >>> data = torch.utils.data.TensorDataset(torch.rand(64, 4), torch.rand(64))
-    >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1.0)
-    >>> loader = infobatch.DataLoader(train_data, batch_size=8)
-    >>> model = torch.nn.Linear(4, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
-    >>> for epoch in range(train_data.epoch, 3):
-    ...     for x, y in loader:
-    ...         with accelerator.accumulate(model):
-    ...             loss = train_data.update((model(x).squeeze(1) - y).square())
-    ...             accelerator.backward(loss)
-    ...             optimizer.step()
-    ...             optimizer.zero_grad()
-    >>> len(train_data.history)
-    3
+    An ``infobatch.DataLoader`` is replaced by a :class:`Loader`, which moves batches to the accelerator's device. The
+    result of ``infobatch.pace`` is replaced by a :class:`Scheduler`, which steps only when the optimizer does. The
+    training data and the paced scheduler are registered for ``save_state`` and ``load_state``. All other objects are
+    passed on to ``accelerator.prepare``.
 
-    An ``infobatch.DataLoader`` comes back as one that moves its batches to the accelerator's device, and what
-    ``infobatch.pace`` returned as one that steps where the optimizer does. Both the training data and what is paced
-    are registered for ``save_state`` and ``load_state``. All the rest goes to ``accelerator.prepare``.
+    Args:
+        accelerator: The ``accelerate.Accelerator`` of the run.
+        *objects: What you would pass to ``accelerator.prepare``, in any order.
+
+    Returns:
+        The prepared objects in the same order, or the object itself if there is only one.
+
+    Raises:
+        InputError: If the loader, the scheduler or a setting of the accelerator cannot work with pruned data.
+
+    Example:
+        >>> import torch, infobatch
+        >>> from accelerate import Accelerator
+        >>> from infobatch.integrations.accelerate import prepare
+        >>> accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        >>> data = torch.utils.data.TensorDataset(torch.rand(64, 4), torch.rand(64))
+        >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1.0)
+        >>> loader = infobatch.DataLoader(train_data, batch_size=8)
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
+        >>> for epoch in range(train_data.epoch, 3):
+        ...     for x, y in loader:
+        ...         with accelerator.accumulate(model):
+        ...             loss = train_data.update((model(x).squeeze(1) - y).square())
+        ...             accelerator.backward(loss)
+        ...             optimizer.step()
+        ...             optimizer.zero_grad()
+        >>> len(train_data.history)
+        3
     """
     if not isinstance(accelerator, Accelerator):
         remedy = "The order is prepare(accelerator, model, optimizer, loader)."
         raise InputError(message("an accelerate.Accelerator first", type(accelerator).__name__, remedy))
     loaders = [one for one in objects if isinstance(one, DataLoader)]
-    paced = [one for one in objects if isinstance(one, Paced)]
-    rest = [one for one in objects if not isinstance(one, (DataLoader, Paced))]
+    schedulers = [one for one in objects if isinstance(one, Paced)]
+    others = [one for one in objects if not isinstance(one, (DataLoader, Paced))]
     for loader in loaders:
         _check_loader(accelerator, loader)
-    for scheduler in paced:
-        _check_steps(accelerator, scheduler, [one for one in loaders if one.dataset is scheduler.train_data])
-    for one in rest:
-        _check_other(one, paced)
+    for paced in schedulers:
+        _check_steps(accelerator, paced, [loader for loader in loaders if loader.dataset is paced.train_data])
+    for other in others:
+        _check_other(other, schedulers)
 
-    made = accelerator.prepare(*rest) if rest else ()
-    theirs = iter((made,) if len(rest) == 1 else made)
-    ours: dict[int, Any] = {id(one): Loader(accelerator, one) for one in loaders}
-    ours |= {id(one): Scheduler(accelerator, one) for one in paced}
-    data = {id(one.dataset): one.dataset for one in loaders}
-    known = {id(one) for one in accelerator._custom_objects}  # prepared once more, as a notebook's cell is
-    new = [one for one in (*data.values(), *paced) if id(one) not in known]
-    if new:
-        accelerator.register_for_checkpointing(*new)
-    result = tuple(ours[id(one)] if id(one) in ours else next(theirs) for one in objects)
+    prepared_others = accelerator.prepare(*others) if others else ()
+    remaining = iter((prepared_others,) if len(others) == 1 else prepared_others)
+    prepared: dict[int, Any] = {id(loader): Loader(accelerator, loader) for loader in loaders}
+    prepared |= {id(paced): Scheduler(accelerator, paced) for paced in schedulers}
+    _register(accelerator, [*(loader.dataset for loader in loaders), *schedulers])
+    result = tuple(prepared[id(one)] if id(one) in prepared else next(remaining) for one in objects)
     return result[0] if len(result) == 1 else result
 
 
 class Loader(DataLoaderStateMixin):  # type: ignore[misc]
-    """What :func:`prepare` makes of an ``infobatch.DataLoader``: the same batches, on the accelerator's device.
+    """An ``infobatch.DataLoader`` whose batches arrive on the accelerator's device; made by :func:`prepare`.
 
-    Accelerate asks the loader whether the batch at hand is the last one, to end a gradient accumulation there. An
-    epoch's length is its own affair, so this reads one batch ahead, and the ledger is told.
+    Accelerate asks its loaders whether the current batch is the last one, so that gradient accumulation ends with the
+    epoch. Since the length of a pruned epoch is not known to Accelerate, this loader reads one batch ahead, and the
+    training data are informed of it (``lookahead=1``).
     """
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
@@ -82,70 +91,79 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         self.gradient_state = accelerator.gradient_state
         self.device = accelerator.device if accelerator.device_placement else None
         self._non_blocking = accelerator.non_blocking
-        self._in_step = [kind for kind in accelerator.rng_types if kind != "generator"]
-        """Random numbers that Accelerate was asked to keep in step over the ranks. A plan has its own."""
-        self._running: Delivery | None = None
-        self._seeds = loader.generator is None
+        self._synchronized_rngs = [kind for kind in accelerator.rng_types if kind != "generator"]
+        """Random states that Accelerate keeps equal on all ranks. Plans use a generator of their own."""
+        self._delivery: Delivery | None = None
+        self._needs_seed = loader.generator is None
 
     def __iter__(self) -> Iterator[Any]:
-        if self._in_step:
-            synchronize_rng_states(self._in_step)
-        if self._seeds:  # or each pass would draw from the numbers of dropout, and a resumed epoch is one pass more
+        if self._synchronized_rngs:
+            synchronize_rng_states(self._synchronized_rngs)
+        if self._needs_seed:
+            # Otherwise each pass would draw from the global random state, and a resumed epoch, which is one more
+            # pass, would continue with different dropout.
             self.loader.seed_workers()
-        self._running = batches = Delivery(self.loader, lookahead=1)
+        self._delivery = delivery = Delivery(self.loader, lookahead=1)
         self.begin()
         ahead: list[Any] = []
         try:
-            for batch in batches:
+            for batch in delivery:
                 if ahead:
                     yield ahead.pop()
-                ahead.append(self._placed(batch))
+                ahead.append(self._move(batch))
+            # Accelerate asks the loader that began last. If a validation loop was left early, that is not this one.
             self.end()
-            self.begin()  # in front of a loader whose loop was left in the middle: Accelerate asks the last to begin
+            self.begin()
             self.end_of_dataloader = True
             if ahead:
                 yield ahead.pop()
         finally:
-            if self._running is batches:
-                self._running = None
+            if self._delivery is delivery:
+                self._delivery = None
                 self.end()
 
     def __len__(self) -> int:
-        """Batches of the running pass, or of the coming one. With ranks, between two epochs: on all or none."""
-        return len(self.loader if self._running is None else self._running)
+        """Return the number of batches of the running epoch, or of the next one between two epochs.
+
+        With several ranks, call it between two epochs on all ranks or on none.
+        """
+        return len(self.loader if self._delivery is None else self._delivery)
 
     @property
     def dataset(self) -> Any:
+        """The training data."""
         return self.loader.dataset
 
     @property
     def batch_size(self) -> int | None:
+        """The number of samples per batch on this process."""
         return self.loader.batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: scripts call it before each epoch, and the data knows in which one it is."""
+        """Do nothing. Scripts call this before each epoch, but the training data count epochs themselves."""
 
     @property
     def sampler(self) -> NoReturn:
+        """Not available: ``skip_first_batches`` would build another loader from it."""
         raise InputError(
             message(
-                "a loader that goes on where the data stands",
-                "a look at its sampler, to build another loader of it",
-                "After load_state it begins inside the epoch by itself: no skip_first_batches.",
+                "a loader that resumes inside an epoch by itself",
+                "access to its sampler, to build another loader from it",
+                "Remove skip_first_batches: after load_state the loader continues at the right batch.",
             )
         )
 
-    def _placed(self, batch: Any) -> Any:
+    def _move(self, batch: Any) -> Any:
         if self.device is None:
             return batch
         return send_to_device(batch, self.device, non_blocking=self._non_blocking)
 
 
 class Scheduler:
-    """What :func:`prepare` makes of a paced scheduler: call ``step`` after ``optimizer.step``, each time.
+    """A paced scheduler for Accelerate: call ``step`` after each ``optimizer.step``; made by :func:`prepare`.
 
-    As Accelerate's own it does nothing where the optimizer made no step; unlike that, one step is one on any number
-    of processes.
+    Like Accelerate's own wrapper it does nothing if the optimizer skipped its step. Unlike that wrapper, one call is
+    one step on any number of processes.
     """
 
     def __init__(self, accelerator: Accelerator, paced: Paced) -> None:
@@ -153,45 +171,58 @@ class Scheduler:
         self.paced = paced
 
     def step(self) -> None:
+        """Step the scheduler if the optimizer has just stepped."""
         if self._accelerator.sync_gradients and not self._accelerator.optimizer_step_was_skipped:
             self.paced.step()
 
     def get_last_lr(self) -> list[float]:
+        """Return the learning rates in use, one per parameter group."""
         return self.paced.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the paced scheduler."""
         return self.paced.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state of a paced scheduler."""
         self.paced.load_state_dict(state)
+
+
+def _register(accelerator: Accelerator, objects: list[Any]) -> None:
+    """Register objects for ``save_state``, each once, also if a notebook cell prepares them again."""
+    known = {id(one) for one in accelerator._custom_objects}
+    new = {id(one): one for one in objects if id(one) not in known}
+    if new:
+        accelerator.register_for_checkpointing(*new.values())
 
 
 def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
     train_data: Any = loader.dataset
     if accelerator.distributed_type in (DistributedType.XLA, DistributedType.MEGATRON_LM):
-        remedy = "That one loads data in its own way; train without Accelerate there, or without pruning."
+        remedy = "It loads data in its own way: train without Accelerate there, or without pruning."
         raise InputError(message("ranks of torch.distributed", str(accelerator.distributed_type.value), remedy))
     if loader.lookahead:
-        remedy = "Make the loader without: a loop that reads ahead cannot be told which batch ends the epoch."
+        remedy = "Create the loader without it: the prepared loader reads ahead by itself."
         raise InputError(message("lookahead=0", f"lookahead={loader.lookahead}", remedy))
     if accelerator.dispatch_batches or (accelerator.split_batches and accelerator.num_processes > 1):
         got = "dispatch_batches=True" if accelerator.dispatch_batches else "split_batches=True"
-        remedy = "Each process loads its own part of the plan, batch_size samples at a time: leave it out."
-        raise InputError(message("an Accelerator that does not share out batches", got, remedy))
-    spread = accelerator.parallelism_config
-    sharing, world = find(train_data.group).world, spread.data_parallel_size if spread else accelerator.num_processes
-    if sharing != world:
-        expected = f"the number of processes that load different data, {world}, to share the plan"
+        remedy = "Leave it out: each process loads its own part of the plan, batch_size samples at a time."
+        raise InputError(message("an Accelerator that does not distribute batches", got, remedy))
+    parallelism = accelerator.parallelism_config
+    world = parallelism.data_parallel_size if parallelism else accelerator.num_processes
+    group_world = find(train_data.group).world
+    if group_world != world:
+        expected = f"a plan shared by the processes that load different data, {world}"
         remedy = "Pass their group: InfoBatch(..., group=accelerator.torch_device_mesh['dp'].get_group())."
-        raise InputError(message(expected, str(sharing), remedy))
+        raise InputError(message(expected, str(group_world), remedy))
     if train_data.shard_scores and world > 1:
-        remedy = "Leave it out: save_state writes what one process has, and that would be its part alone."
+        remedy = "Leave it out: save_state writes the data of one process, which holds only its shard."
         raise InputError(message("scores in one table", "shard_scores=True", remedy))
 
 
 def _check_steps(accelerator: Accelerator, paced: Paced, loaders: list[DataLoader]) -> None:
-    """A full epoch cannot make more steps than it has batches, or than accumulation leaves of them."""
-    if paced.scheduler is None or not accelerator.gradient_state.sync_with_dataloader:
+    """Refuse more steps per epoch than a full epoch has batches, or accumulation leaves of them."""
+    if not accelerator.gradient_state.sync_with_dataloader:
         return
     for loader in loaders:
         if loader.batch_size is None:
@@ -201,20 +232,20 @@ def _check_steps(accelerator: Accelerator, paced: Paced, loaders: list[DataLoade
         if paced.steps_per_epoch > most:
             raise InputError(
                 message(
-                    f"steps_per_epoch as the optimizer steps of a full epoch on one process, {most}",
+                    f"steps_per_epoch of at most {most}, the optimizer steps of a full epoch on one process",
                     str(paced.steps_per_epoch),
-                    "That is ceil(batches / gradient_accumulation_steps), with the batches of this process alone; "
+                    "Use infobatch.full_steps(train_data, batch_size, accumulate=gradient_accumulation_steps), and "
                     "build the scheduler for num_epochs times that.",
                 )
             )
 
 
-def _check_other(one: Any, paced: list[Paced]) -> None:
-    if isinstance(one, torch.utils.data.DataLoader):
-        samplers = (one.sampler, getattr(one.batch_sampler, "sampler", None))
+def _check_other(other: Any, schedulers: list[Paced]) -> None:
+    if isinstance(other, torch.utils.data.DataLoader):
+        samplers = (other.sampler, getattr(other.batch_sampler, "sampler", None))
         if any(isinstance(sampler, PlanSampler) for sampler in samplers):
-            remedy = "Accelerate reads ahead and shares out once more, which only that one allows for."
-            raise InputError(message("infobatch.DataLoader for the training data", type(one).__name__, remedy))
-    if any(one is scheduler.scheduler for scheduler in paced):
-        remedy = "Pass what infobatch.pace returned alone: it steps that one."
-        raise InputError(message("a scheduler once", "it and what paces it", remedy))
+            remedy = "Accelerate reads ahead and splits batches again, which only infobatch.DataLoader allows for."
+            raise InputError(message("infobatch.DataLoader for the training data", type(other).__name__, remedy))
+    if any(other is paced.scheduler for paced in schedulers):
+        remedy = "Pass only what infobatch.pace returned: it steps the scheduler."
+        raise InputError(message("each scheduler once", "a scheduler together with its infobatch.pace", remedy))

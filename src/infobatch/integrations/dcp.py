@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: each rank writes its part of the state, any number of ranks reads it back."""
+"""torch.distributed.checkpoint: each rank writes its part of the state, and any number of ranks reads it back."""
 
 from __future__ import annotations
 
@@ -15,12 +15,31 @@ from ..dataset import Pruned
 from ..errors import InputError, message
 from ..ranks.exchange import find
 
+CHANNEL = "came."
+"""Prefix of the tensors that hold what ``update`` received besides the loss."""
+MEMORY = "memory."
+"""Prefix of the tensors that a method remembers per sample."""
+
 
 class Sharded:
-    """A pruned data set for ``torch.distributed.checkpoint``: each rank writes its part, any number of ranks reads.
+    """Pruned training data as a stateful object for ``torch.distributed.checkpoint``.
 
-    ``dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder)`` and ``dcp.load`` with the same. That
-    library fills the tensors its reader already has, so the state has one shape here, in an epoch and between two.
+    That library fills tensors which the reader has already allocated. The state therefore has the same shape inside an
+    epoch and between two.
+
+    Args:
+        train_data: The training data, without ``shard_scores``.
+
+    Raises:
+        InputError: If the scores are sharded over the ranks already.
+
+    Example:
+        >>> import tempfile, torch, infobatch
+        >>> import torch.distributed.checkpoint as dcp
+        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder, no_dist=True)
+        ...     dcp.load({"data": Sharded(train_data)}, checkpoint_id=folder, no_dist=True)
     """
 
     def __init__(self, train_data: Pruned) -> None:
@@ -29,12 +48,13 @@ class Sharded:
                 message(
                     "scores in one table",
                     "shard_scores=True",
-                    "Each rank's state_dict() is its part already: save it to a file a rank with infobatch.save.",
+                    "Each rank's state_dict() is its shard already: save it to one file per rank with infobatch.save.",
                 )
             )
         self.train_data = train_data
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors of one entry per sample, split over the ranks, and one JSON text."""
         state = self.train_data.state_dict()
         size, running = state["size"], state.pop("running") or {}
         tables = {"scores": state.pop("scores")}
@@ -46,39 +66,38 @@ class Sharded:
             chosen = running.get("chosen")
             tables["chosen"] = tables["table"] != 0 if chosen is None else chosen
         for name, column in memory.items():
-            tables[f"memory.{name}"] = column
-        for name in self._came:
-            tables[f"came.{name}"] = (
-                running["came"][name] if running else torch.full((size,), torch.nan, dtype=torch.float32)
-            )
+            tables[MEMORY + name] = column
+        for name in self.train_data.method.channels:
+            nothing = torch.full((size,), torch.nan, dtype=torch.float32)
+            tables[CHANNEL + name] = running["came"][name] if running else nothing
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept
-        return {
-            "facts": json.dumps(state),
-            **{name: self._shard(table) for name, table in {**tables, "order": order}.items()},
-        }
+        tables["order"] = order
+        return {"facts": json.dumps(state), **{name: self._split(table) for name, table in tables.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state that any number of ranks has written.
+
+        Raises:
+            StateError: If the state does not fit the training data. Nothing is changed then.
+        """
         facts = json.loads(state["facts"])
-        whole = {name: self._whole(tensor) for name, tensor in state.items() if name != "facts"}
-        memory, came = (
-            {name.removeprefix(prefix): whole[name] for name in whole if name.startswith(prefix)}
-            for prefix in ("memory.", "came.")
+        tables = {name: self._join(tensor) for name, tensor in state.items() if name != "facts"}
+        memory, channels = (
+            {name.removeprefix(prefix): tables[name] for name in tables if name.startswith(prefix)}
+            for prefix in (MEMORY, CHANNEL)
         )
         running = None
         if facts["done"]:
-            indices = whole["order"][whole["order"] >= 0]
-            tables = {name: whole.get(name) for name in ("table", "fresh", "chosen")}
-            running = {"indices": indices, "came": came, **tables}
-        loaded = {**facts, "scores": whole["scores"], "memory": memory, "running": running}
+            indices = tables["order"][tables["order"] >= 0]
+            epoch_tables = {name: tables.get(name) for name in ("table", "fresh", "chosen")}
+            running = {"indices": indices, "came": channels, **epoch_tables}
+        loaded = {**facts, "scores": tables["scores"], "memory": memory, "running": running}
         self.train_data.load_state_dict(loaded)
 
-    @property
-    def _came(self) -> frozenset[str]:
-        return self.train_data.method.needs & {"confidence"}
-
-    def _shard(self, tensor: Tensor) -> Tensor:
+    def _split(self, tensor: Tensor) -> Tensor:
+        """Split a tensor over the ranks."""
         ranks = find(self.train_data.group)
         if ranks.world == 1:
             return tensor
@@ -86,11 +105,11 @@ class Sharded:
         mesh = DeviceMesh.from_group(group, "cpu")
         return distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
 
-    def _whole(self, tensor: Tensor) -> Tensor:
-        """By way of objects, for which any backend will do: NCCL would not take a part from the host's memory."""
+    def _join(self, tensor: Tensor) -> Tensor:
+        """Join what the ranks hold. Gathers objects, because NCCL cannot gather tensors in host memory."""
         if not isinstance(tensor, DTensor):
             return tensor
         ranks = find(self.train_data.group)
-        parts: list[Any] = [None] * ranks.world
-        dist.all_gather_object(parts, tensor.to_local(), group=ranks.group)
-        return torch.cat(parts)
+        local_tensors: list[Any] = [None] * ranks.world
+        dist.all_gather_object(local_tensors, tensor.to_local(), group=ranks.group)
+        return torch.cat(local_tensors)

@@ -1,9 +1,9 @@
-"""Hugging Face's Trainer: epochs of their own length, one loss a sample, and checkpoints that know the plan.
+"""Hugging Face's Trainer: epochs of different lengths, losses per sample, and checkpoints that hold the plan.
 
-The Trainer asks for the length of an epoch once and works with it to the end: steps, learning rates, accumulation
-and the place to resume at. Here each epoch is told its own. The loader is not given to Accelerate, which would read
-ahead and repeat samples to fill the ranks' batches; the sampler shares the plan out to ranks already. Batches are
-fetched before they are used, so each carries the indices of its samples.
+The Trainer asks for the length of an epoch once and derives everything from it: steps, learning rates, gradient
+accumulation and where to resume. Here each epoch has its own length. The loader is not passed to Accelerate, which
+would read ahead and repeat samples to fill the batches of all ranks; the sampler already distributes the plan over
+the ranks. The Trainer fetches batches before it uses them, so each batch carries the indices of its samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
-import accelerate  # noqa: F401  (the Trainer would miss it later, and say so in many more words)
+import accelerate  # noqa: F401  (the Trainer needs it; fail here with a short message)
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,11 +30,11 @@ from ..ranks.exchange import find
 from ..schedule.pace import Paced, full_steps, pace
 
 FILE = "infobatch.pt"
-"""What a checkpoint's folder holds besides the Trainer's own files."""
+"""The file in a checkpoint folder that holds the state of the training data."""
 INDEX = "infobatch_index"
-"""Under which name a batch carries its samples' indices."""
+"""The key under which a batch carries the indices of its samples."""
 IGNORED = -100
-"""The label of a token that is not to be predicted, throughout transformers."""
+"""The label that transformers gives to tokens which are not predicted."""
 HOOKS = (
     "_finalize_training",
     "_init_training_state",
@@ -43,56 +43,70 @@ HOOKS = (
     "_save_optimizer_and_scheduler",
     "set_initial_training_values",
 )
-"""Methods of the Trainer that it does not offer to replace, and that are replaced here."""
-LOADING = ("get_train_dataloader", "_get_train_sampler")
-OWN = "the cross entropy of its logits as the model's loss"
-ONE_EACH = "Pass compute_loss_func=f with f(outputs, labels, num_items_in_batch=None) -> one loss a sample."
+"""Private methods of the Trainer that are overridden here."""
+LOADER_METHODS = ("get_train_dataloader", "_get_train_sampler")
+CROSS_ENTROPY = "a model whose loss is the cross entropy of its logits"
+LOSS_PER_SAMPLE = (
+    "Pass compute_loss_func=f, where f(outputs, labels, num_items_in_batch=None) returns one loss per sample."
+)
 
 if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
-    text = message("a transformers as of 5.22", f"a Trainer without {missing}", "Install another version.")
+    text = message(
+        "transformers 5.22 or a similar version", f"a Trainer without {missing}", "Install transformers 5.22."
+    )
     raise ImportError(text)
 
 
 class PrunedTrainer(Trainer):
-    """``transformers.Trainer`` for a pruned training set.
+    """A ``transformers.Trainer`` whose ``train_dataset`` is pruned data.
 
-    >>> import torch, infobatch
-    >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-    >>> from infobatch.integrations.transformers import PrunedTrainer
-    >>> data = [{"input_ids": torch.tensor([i % 7, i % 5]), "labels": int(i % 7 == 0)} for i in range(70)]
-    >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    >>> model = BertForSequenceClassification(BertConfig(vocab_size=7, **size))
-    >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1)
-    >>> args = TrainingArguments(
-    ...     "out", num_train_epochs=3, learning_rate=0.02, use_cpu=True, dataloader_pin_memory=False,
-    ...     disable_tqdm=True, report_to="none", save_strategy="no",
-    ... )
-    >>> done = PrunedTrainer(model, args, train_dataset=train_data).train()  # doctest: +ELLIPSIS
-    {'train_runtime': ...}
-    >>> len(train_data.history), train_data.history[-1].kept < 70
-    (3, True)
+    Whatever computes the loss, a ``compute_loss_func`` or the ``compute_loss`` of another class, must return one loss
+    per sample. Without either, the loss is the cross entropy of the model's ``logits``, averaged over the tokens of a
+    sample, and each batch is checked against the loss that the model itself returns. To combine it with another
+    Trainer, write ``class PrunedSeq2SeqTrainer(PrunedTrainer, Seq2SeqTrainer)``.
 
-    Around another Trainer: ``class Mine(PrunedTrainer, Seq2SeqTrainer)``. Whatever computes the loss, a
-    ``compute_loss_func`` or a ``compute_loss`` of yours, must return one a sample. Without either it is the cross
-    entropy of the model's ``logits``, a mean over a sample's tokens; each batch must show it to be the model's loss.
+    Args:
+        *args, **kwargs: Those of ``transformers.Trainer``. ``train_dataset`` must be pruned data.
+
+    Raises:
+        InputError: If a setting cannot work with pruned data, or a loss is not per sample.
+
+    Example:
+        >>> import torch, infobatch
+        >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+        >>> from infobatch.integrations.transformers import PrunedTrainer
+        >>> data = [{"input_ids": torch.tensor([i % 7, i % 5]), "labels": int(i % 7 == 0)} for i in range(70)]
+        >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> model = BertForSequenceClassification(BertConfig(vocab_size=7, **size))
+        >>> train_data = infobatch.InfoBatch(data, num_epochs=3, delta=1)
+        >>> args = TrainingArguments(
+        ...     "out", num_train_epochs=3, learning_rate=0.02, use_cpu=True, dataloader_pin_memory=False,
+        ...     disable_tqdm=True, report_to="none", save_strategy="no",
+        ... )
+        >>> done = PrunedTrainer(model, args, train_dataset=train_data).train()  # doctest: +ELLIPSIS
+        {'train_runtime': ...}
+        >>> len(train_data.history), train_data.history[-1].kept < 70
+        (3, True)
     """
 
     args: Any
     model: Any
     lr_scheduler: Any
     train_dataset: Any
-    loss_is_scaled_for_ga = False  # a mean over its batch: the Trainer divides it where gradients are accumulated
+    loss_is_scaled_for_ga = (
+        False  # it is a mean over its batch, so the Trainer must divide it by the accumulated batches
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._steps_per_epoch = 0
-        """Of the optimizer, in a full epoch."""
+        """Optimizer steps in a full epoch."""
         self._updated = False
-        """Whether the batch at hand has told its losses."""
+        """Whether the losses of the current batch were recorded."""
         self._shift: int | None = None
-        """How far labels lie behind logits, where the loss is not the user's; known from the first batch on."""
+        """How many tokens the labels are shifted against the logits; known after the first batch."""
         self._worst: Tensor | None = None
-        """Of all batches since then, the one whose loss is farthest from the model's own; see ``_apart``."""
+        """The largest difference so far between our loss and the model's own; see ``_compare``."""
         if self.train_dataset is not None:
             self._check_settings()
 
@@ -100,14 +114,16 @@ class PrunedTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if self.train_dataset is None:
-            return super().get_train_dataloader()  # which says what is missing
+            return super().get_train_dataloader()  # raises the Trainer's own error
         args = self.args
         return DataLoader(
             self.train_dataset,
             batch_size=self._train_batch_size,
             sampler=self.train_dataset.sampler,
             drop_last=args.dataloader_drop_last,
-            collate_fn=Indexed(self._get_collator_with_removed_columns(self.data_collator, description="Training")),
+            collate_fn=IndexedCollator(
+                self._get_collator_with_removed_columns(self.data_collator, description="Training")
+            ),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
@@ -115,13 +131,13 @@ class PrunedTrainer(Trainer):
             prefetch_factor=args.dataloader_prefetch_factor,
             in_order=args.dataloader_in_order,
             worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
-            generator=torch.Generator(),  # not the one that dropout draws from: a resumed epoch opens it once more
+            generator=torch.Generator(),  # separate from dropout's: a resumed epoch opens the loader once more
         )
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, int, int, int, int]:
-        """As for full data: what the scheduler is built for."""
+        """Return the Trainer's counts as for full data: schedulers are built for these."""
         del dataloader
         self._check_settings()
         size, epochs = len(self.train_dataset), self.train_dataset.num_epochs
@@ -132,7 +148,7 @@ class PrunedTrainer(Trainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, checkpoint: Any, trial: Any
     ) -> tuple[int, int]:
-        """The epoch to begin with. What is done of it is left out by the plan, so there is nothing to skip."""
+        """Return the epoch to start with, and 0 batches to skip: the sampler leaves out what is done already."""
         trainer: Any = super()
         trainer._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, checkpoint, trial)
         if checkpoint is not None:
@@ -140,9 +156,9 @@ class PrunedTrainer(Trainer):
         elif (progress := self.train_dataset.progress)[:2] != (0, 0):
             raise EpochError(
                 message(
-                    "training data at its beginning",
+                    "training data before its first epoch",
                     f"epoch {progress[0]} with {progress[1]} samples done",
-                    "Wrap the data anew for each call of train(), or go on with resume_from_checkpoint.",
+                    "Wrap the data again for each call of train(), or resume with resume_from_checkpoint.",
                 )
             )
         return self.train_dataset.epoch, 0
@@ -163,15 +179,15 @@ class PrunedTrainer(Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """With its own number of batches and steps: those of what is left of the plan."""
+        """Run an epoch with its own number of batches and steps."""
         del steps_in_epoch, num_update_steps_per_epoch
         data, batches = self.train_dataset, len(train_dataloader)
         if not batches:
             raise EpochError(
                 message(
-                    "at least one batch an epoch",
-                    f"none: dataloader_drop_last=True, and {data.plan().kept} samples kept in epoch {epoch}",
-                    "Leave dataloader_drop_last out, or take a smaller batch.",
+                    "at least one batch per epoch",
+                    f"none, with dataloader_drop_last=True and {data.plan().kept} samples kept in epoch {epoch}",
+                    "Leave dataloader_drop_last out, or use smaller batches.",
                 )
             )
         steps = math.ceil(batches / self.args.gradient_accumulation_steps)
@@ -184,23 +200,23 @@ class PrunedTrainer(Trainer):
         if data.epoch == epoch and not stopped:
             raise EpochError(
                 message(
-                    "epochs that run to their end, or an end of training",
-                    f"an end of epoch {epoch} alone, after {data.progress[1]} of its {data.progress[2]} samples",
-                    "A callback has set should_epoch_stop: let it set should_training_stop, or neither.",
+                    "each epoch to run to its end, unless the training stops",
+                    f"an end of epoch {epoch} after {data.progress[1]} of its {data.progress[2]} samples",
+                    "A callback has set should_epoch_stop: let it set should_training_stop instead.",
                 )
             )
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         epoch, done, total = self.train_dataset.progress
-        self.state.epoch = epoch + done / total  # of the whole epoch, in a resumed one, too
+        self.state.epoch = epoch + done / total  # counted from the start of the epoch, also after resuming
         step = self.state.global_step
-        if self.control.should_save or step & (step - 1) == 0:  # 1, 2, 4, ...: a look waits for the device
+        if self.control.should_save or step & (step - 1) == 0:  # 1, 2, 4, ...: the check waits for the device
             self._check_worst()
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
-        """With as many samples as there were; the Trainer takes the share of them that this call's steps have."""
-        _ = self.train_dataset.scores  # ranks bring the last epoch's losses together
+        """Report the samples that were trained on; the Trainer scales the number by this call's share of the steps."""
+        _ = self.train_dataset.scores  # ranks exchange the losses of the last epoch here
         trained = sum(report.kept for report in self.train_dataset.history)
         num_train_samples = trained * self.state.max_steps // max(self.state.global_step, 1)
         trainer: Any = super()
@@ -214,21 +230,21 @@ class PrunedTrainer(Trainer):
         if not self._updated:
             raise MisalignedError(
                 message(
-                    "each training batch to pass through PrunedTrainer.compute_loss with its indices",
+                    "each training batch to reach PrunedTrainer.compute_loss with its indices",
                     "one that did not",
-                    "Call super().compute_loss in yours, or let it return one loss a sample in a class that comes "
-                    "after: class Mine(PrunedTrainer, Yours). The loader must be this class's, too.",
+                    "Call super().compute_loss in your method, or define it in a class that follows PrunedTrainer, as "
+                    "in class Mine(PrunedTrainer, Yours), and return one loss per sample. Keep this class's loader.",
                 )
             )
         return loss
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
-        """In training, the weighted mean; in evaluation, what the Trainer says."""
+        """Return the weighted mean in training, and the Trainer's own loss in evaluation."""
         if INDEX not in inputs:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         inputs = dict(inputs)
         indices = inputs.pop(INDEX)
-        if self.compute_loss_func is not None or any("compute_loss" in vars(kind) for kind in self._kinds()[1]):
+        if self.compute_loss_func is not None or any("compute_loss" in vars(kind) for kind in self._neighbours()[1]):
             loss, outputs = super().compute_loss(model, inputs, True)
         else:
             loss, outputs = self._cross_entropy(model, inputs)
@@ -240,53 +256,58 @@ class PrunedTrainer(Trainer):
                     "Neither the data_collator nor the loss may drop, repeat or split samples.",
                 )
             )
-        share = self._share()  # before the update, which may be the last of its epoch
+        scale = self._accumulation_scale()  # before the update, which may end the epoch
         mean = self.train_dataset.update(loss, indices)
-        if share != 1.0:
-            mean = mean * share
+        if scale != 1.0:
+            mean = mean * scale
         self._updated = True
         return (mean, outputs) if return_outputs else mean
 
-    def _share(self) -> float:
-        """What lets a short last group of accumulated batches count for what it holds, in a pruned epoch.
+    def _accumulation_scale(self) -> float:
+        """Return a factor by which an incomplete last accumulation of a pruned epoch counts for what it holds.
 
-        The Trainer divides by the batches of that group.
+        The Trainer divides by the number of batches that it has accumulated, however few.
         """
-        whole = self.args.gradient_accumulation_steps
-        if whole == 1 or (now := self.current_gradient_accumulation_steps) == whole:
+        complete = self.args.gradient_accumulation_steps
+        if complete == 1 or (current := self.current_gradient_accumulation_steps) == complete:
             return 1.0
         plan = self.train_dataset.plan()
-        in_one = plan.kept <= now * self.args.train_batch_size * self.args.world_size
-        return 1.0 if in_one or plan.kept == plan.size else now / whole
+        fits_one_step = plan.kept <= current * self.args.train_batch_size * self.args.world_size
+        return 1.0 if fits_one_step or plan.kept == plan.size else current / complete
 
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
-        """Labels stay in the batch: logits may need them, and the model's own loss, computed beside, is the proof."""
+        """Compute the loss per sample from the logits, and compare its mean with the loss that the model returns.
+
+        The labels stay in the batch: the logits may depend on them, and the model's own loss does.
+        """
         outputs: Any = model(**inputs)
-        labels, logits, own = inputs.get("labels"), _part(outputs, "logits"), _part(outputs, "loss")
-        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _fit(logits, labels):
-            got = f"a {type(outputs).__name__} with logits {_kind(logits)} and labels {_kind(labels)}"
-            raise InputError(message("a class for each sample or token, and logits for it", got, ONE_EACH))
-        extra = _part(outputs, "aux_loss")
+        labels, logits, own = inputs.get("labels"), _get(outputs, "logits"), _get(outputs, "loss")
+        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _match(logits, labels):
+            got = f"a {type(outputs).__name__} with logits {_describe(logits)} and labels {_describe(labels)}"
+            raise InputError(message("one class per sample or token, and logits for it", got, LOSS_PER_SAMPLE))
+        extra = _get(outputs, "aux_loss")
         if not isinstance(own, Tensor) or own.numel() != 1 or extra is not None:
-            raise InputError(message(OWN, f"a loss {_kind(own)} and an aux_loss {_kind(extra)}", ONE_EACH))
+            raise InputError(
+                message(CROSS_ENTROPY, f"a loss {_describe(own)} and an aux_loss {_describe(extra)}", LOSS_PER_SAMPLE)
+            )
         if self._shift is None and bool((labels != IGNORED).any()):
             self._shift = _find_shift(own, logits, labels)
         shift, smoothing = self._shift or 0, self.args.label_smoothing_factor
-        loss, counts = _by_sample(logits, labels, shift, smoothing)
+        loss, counts = _losses_per_sample(logits, labels, shift, smoothing)
         if self._shift is not None:
-            known = smoothing == 0 and own.itemsize > 2
-            ours = [_mean(loss.detach(), counts)] if known else _ways(own, logits.detach(), labels, shift)
-            apart = _apart(own.detach(), ours)
-            worst = apart if self._worst is None else self._worst
-            self._worst = torch.where(apart[0] > worst[0], apart, worst)
+            is_computed = smoothing == 0 and own.itemsize > 2
+            ours = [_mean(loss.detach(), counts)] if is_computed else _candidates(own, logits.detach(), labels, shift)
+            compared = _compare(own.detach(), ours)
+            worst = compared if self._worst is None else self._worst
+            self._worst = torch.where(compared[0] > worst[0], compared, worst)
         return loss, outputs
 
     def _check_worst(self) -> None:
         if self._worst is not None:
-            far, told, found = self._worst.tolist()
-            if far > 1:
-                got = f"{told} by the model, {found} by its logits, in one of the last batches"
-                raise InputError(message(OWN, got, ONE_EACH))
+            distance, own, ours = self._worst.tolist()
+            if distance > 1:
+                got = f"a loss of {own} and a cross entropy of {ours} in a recent batch"
+                raise InputError(message(CROSS_ENTROPY, got, LOSS_PER_SAMPLE))
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -298,23 +319,23 @@ class PrunedTrainer(Trainer):
 
     def _load_train_data(self, path: str) -> None:
         if not os.path.isfile(path):
-            remedy = "It is of another Trainer, or of save_only_model=True: take one that was written by this class."
+            remedy = "It was saved by another Trainer or with save_only_model=True: use one that PrunedTrainer saved."
             raise StateError(message(f"a checkpoint with {FILE}", os.path.dirname(path), remedy))
         state = load(path)
         if state["steps_per_epoch"] != self._steps_per_epoch:
             raise StateError(
                 message(
-                    f"the {state['steps_per_epoch']} steps of a full epoch it was saved with",
+                    f"{state['steps_per_epoch']} steps per full epoch, as in the checkpoint",
                     str(self._steps_per_epoch),
-                    "Schedulers count steps: keep batch size times accumulation times ranks as it was.",
+                    "Schedulers count steps: keep batch size x accumulation x ranks unchanged.",
                 )
             )
         self.train_dataset.load_state_dict(state["train_data"])
 
-    # ---- what cannot be --------------------------------------------------------------------------------------
+    # ---- checks ------------------------------------------------------------------------------------------
 
-    def _kinds(self) -> tuple[list[type], list[type]]:
-        """The classes in front of this one, and those between it and the Trainer."""
+    def _neighbours(self) -> tuple[list[type], list[type]]:
+        """Return the classes before this one in the method resolution order, and those between it and the Trainer."""
         kinds = list(type(self).__mro__)
         here = kinds.index(PrunedTrainer)
         return kinds[:here], kinds[here + 1 : kinds.index(Trainer)]
@@ -326,42 +347,41 @@ class PrunedTrainer(Trainer):
                 message("train_dataset as an infobatch.InfoBatch or Pruned", type(data).__name__, "Wrap it first.")
             )
         if args.num_train_epochs != data.num_epochs:
-            expected = f"num_train_epochs={data.num_epochs}, as promised to the training data"
-            remedy = "Give both the same: the last epochs run on full data, so pruning must know where the end is."
+            expected = f"num_train_epochs={data.num_epochs}, as in the training data"
+            remedy = "Pass the same number to both: the last epochs use all samples, so the end must be known."
             raise InputError(message(expected, str(args.num_train_epochs), remedy))
         schedule, order = getattr(args.lr_scheduler_type, "value", ""), args.train_sampling_strategy
         mesh = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
-        own = any(name in vars(kind) for kinds in self._kinds() for kind in kinds for name in LOADING)
+        has_loader = any(
+            name in vars(kind) for kinds in self._neighbours() for kind in kinds for name in LOADER_METHODS
+        )
         by_metric = schedule in ("reduce_lr_on_plateau", "greedy")
+        needs_more = bool(data.method.channels or data.method.observes_hidden)
         refused = [
-            (args.max_steps > 0, f"max_steps={args.max_steps}", "Say num_train_epochs: plans are made by epoch."),
-            (
-                by_metric,
-                f"lr_scheduler_type={schedule!r}",
-                "Take one that counts steps: pace must set the rate, too.",
-            ),
-            (args.auto_find_batch_size, "auto_find_batch_size=True", "It would begin anew in the midst of an epoch."),
+            (args.max_steps > 0, f"max_steps={args.max_steps}", "Pass num_train_epochs: plans are made per epoch."),
+            (by_metric, f"lr_scheduler_type={schedule!r}", "Use a schedule that counts steps."),
+            (args.auto_find_batch_size, "auto_find_batch_size=True", "It would restart in the middle of an epoch."),
             (args.enable_jit_checkpoint, "enable_jit_checkpoint=True", "It saves between a loss and its step."),
-            (args.ignore_data_skip, "ignore_data_skip=True", "Nothing is skipped on resuming: leave it out."),
-            (order != "random", f"train_sampling_strategy={order!r}", "The plan says who comes, and when."),
-            (own, "a training loader or sampler of your own", "The plan says who comes, and when."),
-            (config.split_batches, "split_batches=True", "per_device_train_batch_size is what one rank takes."),
+            (args.ignore_data_skip, "ignore_data_skip=True", "Leave it out: nothing is skipped on resuming."),
+            (order != "random", f"train_sampling_strategy={order!r}", "The plan determines the order."),
+            (has_loader, "a custom training loader or sampler", "The plan determines the samples and their order."),
+            (config.split_batches, "split_batches=True", "per_device_train_batch_size is the batch of one rank."),
             (config.dispatch_batches, "dispatch_batches=True", "Every rank loads its own part of the plan."),
             (self.is_deepspeed_enabled, "DeepSpeed", "It steps and saves by itself: use DDP."),
-            (mesh > 1, "ranks that share a batch", "Only data parallelism is looked after: use DDP."),
-            (data.shard_scores, "shard_scores=True", "Checkpoints hold one table: leave it out."),
-            (bool(data.method.needs), repr(data.method), "It needs more than losses, and losses are all there is."),
+            (mesh > 1, "ranks that share a batch", "Only data parallelism is supported: use DDP."),
+            (data.shard_scores, "shard_scores=True", "Leave it out: a checkpoint holds the scores in one table."),
+            (needs_more, repr(data.method), "It needs more than losses; PrunedTrainer records losses only."),
         ]
-        for wrong, got, remedy in refused:
-            if wrong:
-                raise InputError(message("what PrunedTrainer can do", got, remedy))
+        for is_wrong, got, remedy in refused:
+            if is_wrong:
+                raise InputError(message("settings that PrunedTrainer supports", got, remedy))
         if (world := find(data.group).world) != args.world_size:
             remedy = "Leave group out: all ranks of the Trainer share the data."
             raise RankError(message(f"training data for {args.world_size} ranks", str(world), remedy))
 
 
-class Indexed:
-    """Collates as before and puts the indices into the batch. Runs in the workers."""
+class IndexedCollator:
+    """A collator that adds the indices of the samples to each batch. Runs in the workers."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
@@ -370,14 +390,14 @@ class Indexed:
         batch = self.collate(samples)
         if not isinstance(samples, Fetched) or not isinstance(batch, MutableMapping):
             got = f"{type(samples).__name__}, collated to {type(batch).__name__}"
-            remedy = "A __getitems__ of the data set must return a list; the data_collator, a dict."
-            raise InputError(message("samples in a list and a batch by names", got, remedy))
+            remedy = "The data set's __getitems__ must return a list, and the data_collator a dict."
+            raise InputError(message("samples in a list and a batch as a dict", got, remedy))
         batch[INDEX] = torch.tensor(samples.indices)
         return batch
 
 
-def _by_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The mean cross entropy over the labels of each sample, and how many those are. Without any it is 0."""
+def _losses_per_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return each sample's cross entropy, averaged over its labels, and its number of labels (0 without labels)."""
     logits, labels = _shifted(logits, labels, shift)
     flat = F.cross_entropy(
         logits.flatten(0, -2).float(),
@@ -395,60 +415,69 @@ def _shifted(logits: Tensor, labels: Tensor, shift: int) -> tuple[Tensor, Tensor
 
 
 def _mean(loss: Tensor, counts: Tensor) -> Tensor:
-    """As models of transformers put it together: over all labels of a batch, whosever they are."""
+    """Return the mean over all labels of the batch, as models of transformers compute it."""
     return (loss * counts).sum() / counts.sum()
 
 
-def _ways(own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> list[Tensor]:
-    """What a model's loss may be by its logits. One of few digits may have been counted with as few, step by step."""
-    ways = [_mean(*_by_sample(logits, labels, shift))]
+def _candidates(own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> list[Tensor]:
+    """Return what the model's loss may be, given its logits.
+
+    A loss in half precision may have been computed in half precision throughout, or in float32 and then rounded.
+    """
+    candidates = [_mean(*_losses_per_sample(logits, labels, shift))]
     if own.itemsize <= 2:
         logits, labels = _shifted(logits, labels, shift)
-        ways.append(F.cross_entropy(logits.flatten(0, -2).to(own.dtype), labels.flatten(), ignore_index=IGNORED))
-    return ways
+        flat = logits.flatten(0, -2).to(own.dtype)
+        candidates.append(F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED))
+    return candidates
 
 
-def _apart(own: Tensor, ours: list[Tensor]) -> Tensor:
-    """How far a loss is from the nearest of ours (too far above 1), and both. Does not wait for the device.
+def _compare(own: Tensor, ours: list[Tensor]) -> Tensor:
+    """Return (distance, own, ours): a distance above 1 is too large. Does not wait for the device.
 
-    Where ours is no number there is nothing to compare: a batch without labels, or training that went astray. Near 0
-    float32 has no digits to compare.
+    If ours is not finite there is nothing to compare: the batch has no labels, or the training has diverged. The
+    absolute tolerance is for losses near 0, where the relative error of float32 is large.
     """
-    near = max(1e-4, 2 * torch.finfo(own.dtype).eps)
-    told, found = own.reshape(()).float(), torch.stack([way.float() for way in ours])
-    far = ((told - found).abs() / (near * found.abs() + 1e-5)).nan_to_num(math.inf).min()
-    return torch.stack([torch.where(found[0].isfinite(), far, 0.0), told, found[0]])
+    tolerance = max(1e-4, 2 * torch.finfo(own.dtype).eps)
+    loss, candidates = own.reshape(()).float(), torch.stack([one.float() for one in ours])
+    distances = (loss - candidates).abs() / (tolerance * candidates.abs() + 1e-5)
+    distance = distances.nan_to_num(math.inf).min()
+    return torch.stack([torch.where(candidates[0].isfinite(), distance, 0.0), loss, candidates[0]])
 
 
 def _find_shift(own: Tensor, logits: Tensor, labels: Tensor) -> int:
-    """Whether tokens are to predict themselves or the next one: the model's own loss tells."""
-    ways = [_ways(own, logits.detach(), labels, shift) for shift in range(labels.ndim)]
-    got = f"{own.item()} by the model, {' or '.join(str(ours[0].item()) for ours in ways)} by its logits"
-    fits = [shift for shift, ours in enumerate(ways) if ours[0].isfinite() and _apart(own.detach(), ours)[0] <= 1]
-    if len(fits) > 1 or (fits and own.itemsize <= 2):  # at a first step all losses are alike, more so in few digits
-        (slope,) = torch.autograd.grad(own, logits, retain_graph=True, allow_unused=True)
-        if slope is not None:
-            fits = [shift for shift in fits if _same_slope(slope, own, logits, labels, shift)]
-            got += ", and other slopes"
-    if len(fits) != 1:
-        raise InputError(message(OWN, got, ONE_EACH))
-    return fits[0]
+    """Return 0 if tokens predict themselves and 1 if they predict the next one, judging by the model's own loss."""
+    candidates = [_candidates(own, logits.detach(), labels, shift) for shift in range(labels.ndim)]
+    got = f"a loss of {own.item()} and a cross entropy of {' or '.join(str(ours[0].item()) for ours in candidates)}"
+    matches = [
+        shift for shift, ours in enumerate(candidates) if ours[0].isfinite() and _compare(own.detach(), ours)[0] <= 1
+    ]
+    if len(matches) > 1 or (matches and own.itemsize <= 2):
+        # At the first step all losses are nearly equal, especially in half precision. Their gradients are not.
+        (gradient,) = torch.autograd.grad(own, logits, retain_graph=True, allow_unused=True)
+        if gradient is not None:
+            matches = [shift for shift in matches if _has_gradient(gradient, own, logits, labels, shift)]
+            got += ", with different gradients"
+    if len(matches) != 1:
+        raise InputError(message(CROSS_ENTROPY, got, LOSS_PER_SAMPLE))
+    return matches[0]
 
 
-def _same_slope(slope: Tensor, own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
-    """Whether a loss with this slope weighs each label as ours does, as far as few digits tell."""
+def _has_gradient(gradient: Tensor, own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
+    """Return True if our loss has this gradient at the logits, within the accuracy of half precision."""
     logits = logits.detach().requires_grad_()
-    slopes = [torch.autograd.grad(way, logits)[0].float() for way in _ways(own, logits, labels, shift)]
-    return any(bool((slope.float() - ours).abs().max() <= 0.05 * ours.abs().max()) for ours in slopes)
+    losses = _candidates(own, logits, labels, shift)
+    gradients = [torch.autograd.grad(loss, logits)[0].float() for loss in losses]
+    return any(bool((gradient.float() - ours).abs().max() <= 0.05 * ours.abs().max()) for ours in gradients)
 
 
-def _part(outputs: Any, name: str) -> Any:
+def _get(outputs: Any, name: str) -> Any:
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
-def _fit(logits: Tensor, labels: Tensor) -> bool:
+def _match(logits: Tensor, labels: Tensor) -> bool:
     return 1 <= labels.ndim <= 2 and logits.shape[:-1] == labels.shape and not labels.is_floating_point()
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "none"
