@@ -1,7 +1,7 @@
-"""A card for every method, and a method for every card; what it states is what the registries and the records hold.
+"""Every method has a card, and every card a method; a card states what the registries and the records hold.
 
-``python tests/docs/test_cards.py --write`` writes the tables of docs/methods/README.md and those lines of the cards
-that repeat a registry. ``python tools/method_tables.py`` writes what was measured.
+``python tools/method_cards.py`` writes what a card repeats from its registry, ``python tools/method_tables.py`` what
+was measured. The tests here check that both are up to date.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import doctest
 import importlib.util
 import inspect
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,33 +21,30 @@ import pytest
 from infobatch import methods, variations
 from infobatch.lab.runs import records
 from infobatch.lab.train.settings import Settings
-from infobatch.methods.card import CARDS
 from infobatch.selection import SELECTORS
 
-FOLDER = Path(__file__).parents[2] / "docs" / "methods"
-INDEX = FOLDER / "README.md"
-STATIC = "static_"
-ABOUT = {"README", "table1", "variations"}
-DYNAMIC_CARDS = list(methods.METHODS)
-STATIC_CARDS = [STATIC + name for name in SELECTORS]
-PAGES = [*DYNAMIC_CARDS, *STATIC_CARDS, "variations"]
-PARTS = (
-    *("**Formula**", "**Use**", "**Settings**", "**When it helps, when it does not**", "**Needs**", "**Cost**"),
-    *("**Measured**", "**Source**", "**Where we differ**"),
-)
+ROOT = Path(__file__).parents[2]
 
 
-def _fill() -> Any:
-    spec = importlib.util.spec_from_file_location("fill", FOLDER.parents[1] / "tools" / "method_tables.py")
+def load_tool(name: str) -> Any:
+    """Import a script of tools/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["fill"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-fill = _fill()
+cards, fill = load_tool("method_cards"), load_tool("method_tables")
+FOLDER, STATIC = cards.FOLDER, cards.STATIC
+ABOUT = {"README", "table1", "variations"}
+PAGES = [*cards.DYNAMIC_CARDS, *cards.STATIC_CARDS, "variations"]
+PARTS = (
+    *("**Formula**", "**Use**", "**Settings**", "**When it helps, when it does not**", "**Needs**", "**Cost**"),
+    *("**Measured**", "**Source**", "**Where we differ**"),
+)
 
 
 def text_of(name: str) -> str:
@@ -64,62 +62,42 @@ def without_measured(text: str) -> str:
 # ---- cards and registries --------------------------------------------------------------------------------------
 
 
-def facts(name: str) -> tuple[str, str]:
-    """The two lines of a card that repeat its registry: needs, cost and weights; and the source."""
-    if name.startswith(STATIC):
-        one = SELECTORS[name.removeprefix(STATIC)]
-        line = f"**Needs**: {', '.join(one.needs) or 'nothing'}. **Cost**: {one.cost}. **Weights**: {one.weights}."
-        return line, f"**Source**: {one.source}."
-    card = CARDS[name]
-    line = f"**Needs**: {card.needs}. **Cost** of a plan: {card.cost}. **Weights**: {card.weights}."
-    return line, f"**Source**: {card.source}."
-
-
 def test_every_method_has_a_card_and_every_card_a_method() -> None:
-    there = {path.stem for path in FOLDER.glob("*.md")}
-    assert there == set(PAGES) | ABOUT
+    assert list(methods.METHODS) == cards.DYNAMIC_CARDS
+    assert {path.stem for path in FOLDER.glob("*.md")} == set(PAGES) | ABOUT
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_card_has_its_parts_in_order(name: str) -> None:
+def test_a_card_has_all_its_parts(name: str) -> None:
     text = without_measured(text_of(name))
     assert text.startswith("# ")
-    places = [text.index(part) for part in PARTS]
-    assert places == sorted(places)
     assert all(text.count(part) == 1 for part in PARTS)
     assert text.count(fill.BEGIN) == text.count(fill.END) == text.count("```python") == 1
     assert "<!-- skip -->" not in text
 
 
-@pytest.mark.parametrize("name", [*DYNAMIC_CARDS, *STATIC_CARDS])
-def test_a_card_states_what_the_registry_holds(name: str) -> None:
-    rows = text_of(name).splitlines()
-    for line in facts(name):
-        assert line in rows, "python tests/docs/test_cards.py --write"
-
-
-@pytest.mark.parametrize("name", [*DYNAMIC_CARDS, *STATIC_CARDS])
+@pytest.mark.parametrize("name", [*cards.DYNAMIC_CARDS, *cards.STATIC_CARDS])
 def test_a_card_states_the_settings_and_their_defaults(name: str) -> None:
     maker: Any = methods.METHODS.get(name) or SELECTORS[name.removeprefix(STATIC)].choose
     common = ("evidence", "share", "balanced", "seed") if name.startswith(STATIC) else ("labels",)
     true = {key: one.default for key, one in inspect.signature(maker).parameters.items() if key not in common}
-    told = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", text_of(name), re.MULTILINE)
-    assert {key: eval(value) for key, value in told} == true
-    assert len(told) == len(true)
+    stated = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", text_of(name), re.MULTILINE)
+    assert {key: eval(value) for key, value in stated} == true
+    assert len(stated) == len(true)
 
 
-def test_the_variations_are_told_with_their_defaults() -> None:
+def test_the_variations_are_listed_with_their_defaults() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\| .+ \|$", text_of("variations"), re.MULTILINE)
-    told = {name: dict(re.findall(r"`(\w+)=([\d.]+)`", rest)) for name, rest in rows}
+    stated = {name: dict(re.findall(r"`(\w+)=([\d.]+)`", rest)) for name, rest in rows}
     mine = [
         name
         for name, one in vars(variations).items()
-        if inspect.isfunction(one) and one.__module__ == variations.__name__ and not name.startswith("_")
+        if inspect.isfunction(one) and one.__module__ == variations.__name__ and "method" in one.__annotations__
     ]
-    assert set(told) == set(mine)
+    assert set(stated) == set(mine)
     for name in mine:
         own = inspect.signature(getattr(variations, name)).parameters.values()
-        assert told[name] == {
+        assert stated[name] == {
             one.name: repr(one.default) for one in own if one.default is not inspect.Parameter.empty
         }
 
@@ -142,58 +120,41 @@ def test_the_text_speaks_of_the_project_alone(path: Path) -> None:
         assert not re.search(r"/tmp/|/work/|/root/|[Ii]ssue \d|#\d", text)
 
 
-# ---- the index -------------------------------------------------------------------------------------------------
+# ---- what repeats a registry -----------------------------------------------------------------------------------
 
 
-def escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+def test_cards_and_index_say_what_the_registries_hold() -> None:
+    stale = [path.name for path, text in cards.pages().items() if path.read_text() != text]
+    assert not stale, "python tools/method_cards.py"
 
 
-def tables() -> dict[str, list[str]]:
-    """The tables of the index, by name, as lines."""
-    return {
-        "dynamic": [
-            "| method | leaves out | weights | needs | cost of a plan |",
-            "|---|---|---|---|---|",
-            *(
-                f"| [{name}]({name}.md) | {card.leaves_out} | {card.weights} | {card.needs} | {card.cost} |"
-                for name in methods.METHODS
-                for card in [CARDS[name]]
-            ),
-        ],
-        "static": [
-            "| method | rule | weights | needs | cost |",
-            "|---|---|---|---|---|",
-            *(
-                f"| [{name}]({STATIC}{name}.md) | {escaped(one.rule)} | {one.weights} "
-                f"| {', '.join(one.needs) or 'nothing'} | {one.cost} |"
-                for name, one in SELECTORS.items()
-            ),
-        ],
-    }
+@pytest.mark.parametrize("name", [*cards.DYNAMIC_CARDS, *cards.STATIC_CARDS])
+def test_a_card_has_a_line_for_each_fact(name: str) -> None:
+    rows = text_of(name).splitlines()
+    assert all(rows.count(line) == 1 for line in cards.card_lines(name).values())
 
 
-def test_the_index_says_what_the_registries_hold() -> None:
-    page = INDEX.read_text()
-    for name, lines in tables().items():
-        begin, end = f"<!-- table: {name} -->", "<!-- end -->"
-        assert page.count(begin) == 1
-        assert page.split(begin)[1].split(end)[0].strip().splitlines() == lines, "test_cards.py --write"
-    assert sum(row.startswith("|") for row in page.splitlines()) == sum(map(len, tables().values()))
+def test_the_index_has_a_row_for_each_method_and_no_other_table() -> None:
+    rows = [row for row in (FOLDER / cards.INDEX).read_text().splitlines() if row.startswith("|")]
+    assert rows == [row for table in cards.index_tables().values() for row in table]
 
 
-def write() -> None:
-    page = INDEX.read_text()
-    for name, lines in tables().items():
-        begin, end = f"<!-- table: {name} -->", "<!-- end -->"
-        before, rest = page.split(begin)
-        page = "\n".join([before + begin, *lines, end + rest.split(end, 1)[1]])
-    INDEX.write_text(page)
-    for name in (*DYNAMIC_CARDS, *STATIC_CARDS):
-        needs, source = facts(name)
-        text = re.sub(r"^\*\*Needs\*\*.*$", lambda _, line=needs: line, text_of(name), flags=re.MULTILINE)
-        text = re.sub(r"^\*\*Source\*\*.*$", lambda _, line=source: line, text, flags=re.MULTILINE)
-        (FOLDER / f"{name}.md").write_text(text)
+def test_writing_the_cards_changes_what_is_stale_and_settles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "methods"
+    shutil.copytree(FOLDER, folder)
+    card, index = folder / "full.md", folder / cards.INDEX
+    right = card.read_text(), index.read_text()
+    card.write_text(right[0].replace("**Source**: ", "**Source**: stale "))
+    index.write_text(right[1].replace("| [full](full.md) |", "| [stale](full.md) |"))
+    arguments = ["--folder", str(folder)]
+    assert cards.main([*arguments, "--check"]) == 1
+    assert (card.read_text(), index.read_text()) != right
+    assert set(capsys.readouterr().out.split()) == {str(card), str(index)}
+    assert cards.main(arguments) == 0
+    assert (card.read_text(), index.read_text()) == right
+    assert cards.main([*arguments, "--check"]) == 0
 
 
 # ---- what was measured -----------------------------------------------------------------------------------------
@@ -310,17 +271,17 @@ def test_a_difference_beyond_chance_is_marked(kept: Path) -> None:
 
 
 def test_filling_keeps_the_rest_and_settles(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cards = tmp_path / "cards"
-    cards.mkdir()
+    folder = tmp_path / "cards"
+    folder.mkdir()
     for name in ("ucb", "rs2"):
-        (cards / f"{name}.md").write_text(text_of(name))
-    given = ["--records", str(kept), "--cards", str(cards)]
+        (folder / f"{name}.md").write_text(text_of(name))
+    given = ["--records", str(kept), "--cards", str(folder)]
     assert fill.main([*given, "--check"]) == 1
-    assert measured_of((cards / "ucb.md").read_text()) == measured_of(text_of("ucb"))
+    assert measured_of((folder / "ucb.md").read_text()) == measured_of(text_of("ucb"))
     assert fill.main(given) == 0
-    assert "97.75 ± 0.35 (2)" in (cards / "ucb.md").read_text()
-    assert without_measured((cards / "ucb.md").read_text()) == without_measured(text_of("ucb"))
-    assert str(cards / "table1.md") in capsys.readouterr().out
+    assert "97.75 ± 0.35 (2)" in (folder / "ucb.md").read_text()
+    assert without_measured((folder / "ucb.md").read_text()) == without_measured(text_of("ucb"))
+    assert str(folder / "table1.md") in capsys.readouterr().out
     assert fill.main([*given, "--check"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -336,11 +297,6 @@ def test_the_pages_hold_what_the_records_say() -> None:
     assert not stale, "python tools/method_tables.py"
 
 
-def test_the_examples_of_the_filler_run() -> None:
-    assert doctest.testmod(fill).failed == 0
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python tests/docs/test_cards.py --write")
-    write()
+@pytest.mark.parametrize("tool", [cards, fill], ids=lambda tool: tool.__name__)
+def test_the_examples_of_the_tools_run(tool: Any) -> None:
+    assert doctest.testmod(tool).failed == 0
