@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_tiny_benchmark_prints_a_line_a_row() -> None:
     command = [sys.executable, "benchmarks/selection.py", "facility_location", "--tiny", "--json", "--data=noise"]
     answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)

@@ -72,7 +72,7 @@ def test_ccs_gives_what_the_paper_says(data: st.DataObject) -> None:
     cutoff = data.draw(st.sampled_from([0.0, 0.1, 0.5, 0.9]))
     parts = data.draw(st.integers(1, 8))
     table = torch.tensor(scores)
-    places = bins.stratified(table, k, cutoff, parts, budget.generator(0))
+    places = bins.draw_stratified(table, k, cutoff, parts, budget.make_generator(0))
     assert len(set(places.tolist())) == k
     kept = sorted(scores)[: len(scores) - min(round(cutoff * len(scores)), len(scores) - k)]
     low, high = kept[0], kept[-1]
@@ -135,15 +135,15 @@ def test_dq_bins_are_graph_cuts_of_what_is_left(seed: int) -> None:
             part.append(others[value.index(max(value))])
         want.append(sorted(part))
         left = [i for i in left if i not in part]
-    parts = bins.quantized(greedy.directions(x), 6, 1.0)
+    parts = bins.quantize(greedy.normalize_rows(x), 6, 1.0)
     assert [sorted(part.tolist()) for part in parts] == want
     assert sorted(i for part in want for i in part) == list(range(43))
 
 
 def test_dq_takes_the_same_share_of_each_bin() -> None:
     x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
-    order = torch.randperm(200, generator=budget.generator(3))
-    parts = bins.quantized(greedy.directions(x[order]), 10, 1.0)
+    order = torch.randperm(200, generator=budget.make_generator(3))
+    parts = bins.quantize(greedy.normalize_rows(x[order]), 10, 1.0)
     chosen = set(bins.dq(Evidence(200, features=x), 0.25, seed=3))
     assert [len(part) for part in parts] == [20] * 10
     assert [len(chosen & set(order[part].tolist())) for part in parts] == [5] * 10
@@ -157,7 +157,7 @@ def test_dq_of_fewer_samples_than_bins() -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.data())
 def test_shares_are_in_proportion(sizes: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, sum(sizes)))
-    parts = bins.proportional(sizes, k, budget.generator(data.draw(st.integers(0, 9))))
+    parts = bins.divide_in_proportion(sizes, k, budget.make_generator(data.draw(st.integers(0, 9))))
     assert sum(parts) == k
     for part, size in zip(parts, sizes, strict=True):
         assert abs(part - k * size / sum(sizes)) < 1
@@ -173,5 +173,5 @@ def test_dq_refuses(bad: dict[str, Any]) -> None:
 def test_of_two_left_graph_cut_has_no_favourite_so_the_first_is_taken() -> None:
     """Both gains are the same sum; rounding would decide, and another device rounds otherwise."""
     for seed in range(50):
-        x = greedy.directions(torch.randn(2, 7, generator=torch.Generator().manual_seed(seed)))
-        assert [part.tolist() for part in bins.quantized(x, 2, 1.0)] == [[0], [1]]
+        x = greedy.normalize_rows(torch.randn(2, 7, generator=torch.Generator().manual_seed(seed)))
+        assert [part.tolist() for part in bins.quantize(x, 2, 1.0)] == [[0], [1]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import slow_after
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
@@ -72,8 +73,8 @@ def check(chosen: Selection, choose: Selector, size: int, share: float) -> None:
 
 
 @every_selector
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.33, 0.5, 0.975, 1.0, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", slow_after(3, [0.001, 0.33, 1.0, 0.1, 0.5, 0.975, 1]))
+@pytest.mark.parametrize("dtype", slow_after(1, [torch.float32, torch.float64]))
 def test_keeps_exactly_the_share(choose: Selector, share: float, dtype: torch.dtype) -> None:
     order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
     chosen = choose(evidence_of(LABELS[order], points(N).to(dtype)), share)
@@ -205,7 +206,7 @@ def test_torch_takes_it_for_a_subset(choose: Selector) -> None:
 
 
 @every_selector
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("share", slow_after(1, [0.5, 0.25, 0.9]))
 @pytest.mark.parametrize("balanced", [False, True])
 def test_duplicates(choose: Selector, share: float, balanced: bool) -> None:
     labels, features = torch.arange(20) % K, points(20)
@@ -221,7 +222,7 @@ def test_one_class(choose: Selector, balanced: bool) -> None:
 
 
 @every_selector
-@pytest.mark.parametrize("value", [0.0, 1.0, -1e4, 1e4])
+@pytest.mark.parametrize("value", slow_after(2, [0.0, -1e4, 1.0, 1e4]))
 def test_constant_features(choose: Selector, value: float) -> None:
     """With labels that differ: nothing to tell apart but those."""
     chosen = choose(evidence_of(torch.arange(20) % K, torch.full((20, D), value)), 0.3, balanced=True)

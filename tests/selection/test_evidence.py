@@ -34,8 +34,8 @@ def facts() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"size": 0}, "size as a whole number"),
-        ({"size": True}, "size as a whole number"),
+        ({"size": 0}, "size as an? "),
+        ({"size": True}, "size as an? "),
         ({"size": N + 1}, "N = 9 in labels"),
         ({"features": torch.full((N, D), float("nan"))}, "finite features; got nothing but NaN"),
         ({"logits": torch.eye(N, K).log()}, "finite logits; got NaN or infinity in 21 of 24 places"),

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 import torch
+from cases import slow_after
 from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn import functional as F
 
 from infobatch.errors import InputError
 from infobatch.selection import Evidence, budget, gradients
-from infobatch.selection.scores import influence, influence_scores
+from infobatch.selection.scoring import influence, influence_scores
 
 CLASSES, WIDTH = 3, 4
 
@@ -54,8 +55,8 @@ def each_gradient(evidence: Evidence) -> Tensor:
 
 
 def shuffles(evidence: Evidence, share: float, balanced: bool, seed: int) -> Iterator[tuple[Tensor, int]]:
-    lot = budget.generator(seed)
-    for members, k in list(budget.parts(evidence, share, balanced, lot)):
+    lot = budget.make_generator(seed)
+    for members, k in list(budget.split_by_class(evidence, share, balanced, lot)):
         yield members[torch.randperm(len(members), generator=lot)], k
 
 
@@ -74,7 +75,7 @@ def glister_loop(train: Evidence, held: Evidence, order: Tensor, rows: Tensor, k
 
 
 @pytest.mark.parametrize("rate", [0.1, 3.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_glister(seed: int, rate: float) -> None:
     train, held = made(seed, 40), made(seed + 100, 30)
     for evidence, seen in ((held_against(train, held), held), (train, train)):
@@ -115,8 +116,8 @@ def test_rounds_of_glister_take_the_best_of_each() -> None:
     assert list(chosen) == sorted(gain.topk(15).indices.tolist())
     e, f = train.last_layer()
     _, z, y = tables(train)
-    held = gradients.Held(f, z, y)
-    in_fours = gradients.validation_greedy(e, f, held, 15, 0.1, 4).tolist()
+    held = gradients.HeldOut(f, z, y)
+    in_fours = gradients.pick_by_validation(e, f, held, 15, 0.1, 4).tolist()
     assert in_fours[:3] == gain.topk(3).indices.tolist()
     assert sorted(set(in_fours)) == sorted(in_fours)
     assert len(in_fours) == 15
@@ -166,7 +167,7 @@ def pursuit_loop(g: Tensor, k: int, ridge: float) -> tuple[list[int], Tensor]:
 
 
 @pytest.mark.parametrize("ridge", [0.01, 0.5])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_grad_match(seed: int, ridge: float) -> None:
     evidence = made(seed, 40)
     g = each_gradient(evidence)
@@ -183,7 +184,7 @@ def test_grad_match(seed: int, ridge: float) -> None:
         torch.testing.assert_close(chosen.weights.double(), weight / weight.mean(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", slow_after(5, range(30)))
 def test_weights_of_least_squares_above_zero(seed: int) -> None:
     lot = torch.Generator().manual_seed(seed)
     count = 2 + seed
@@ -194,7 +195,7 @@ def test_weights_of_least_squares_above_zero(seed: int) -> None:
     target = torch.randn(3, 4, generator=lot, dtype=torch.float64)
     damping = [1e-3, 0.1, 10.0][seed % 3]
     start = torch.rand(count, generator=lot, dtype=torch.float64)
-    got = gradients.nonnegative(e, f, target, damping, start)
+    got = gradients.solve_nonnegative(e, f, target, damping, start)
     rows = torch.einsum("ik,id->ikd", e, f).flatten(1)
     torch.testing.assert_close(got, by_scipy(rows, target.flatten(), damping), rtol=1e-6, atol=1e-8)
     assert bool((got >= 0).all())
@@ -261,7 +262,7 @@ def prune_loop(v: Tensor, many: int) -> list[int]:
 
 
 @pytest.mark.parametrize("damping", [0.01, 1.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_dp(seed: int, damping: float) -> None:
     evidence = even(seed, 40)
     v = influences(evidence, damping)

@@ -82,7 +82,7 @@ def test_pruning_goes_on_inside_it() -> None:
         ([1.0], 9, {}, "whole numbers"),
         ([True], 9, {}, "nonzero"),
         ([[1]], 9, {}, "one row"),
-        ([1], 0, {}, "size as a whole number"),
+        ([1], 0, {}, "size as an? "),
         ([1], 9, {"weights": torch.ones(2)}, "1 floating-point weights"),
         ([1], 9, {"weights": torch.tensor([-1.0])}, "at least 0"),
         ([1], 9, {"weights": torch.tensor([float("nan")])}, "finite"),
@@ -209,9 +209,7 @@ def test_odd_files_are_named(name: str, content: bytes, words: str, tmp_path: Pa
         Selection.read(tmp_path / name, 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.txt", "3\n1"), ("a.csv", "index,name\n3,x\n1,y"), ("a.json", "[3, 1]")]
-)
+@pytest.mark.parametrize(("name", "text"), [("a.txt", "3\n1"), ("a.csv", "index,name\n3,x\n1,y"), ("a.json", "[3, 1]")])
 def test_a_mark_before_the_first_word_does_not_matter(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8-sig")
     assert list(Selection.read(tmp_path / name, 10)) == [1, 3]
@@ -220,9 +218,9 @@ def test_a_mark_before_the_first_word_does_not_matter(name: str, text: str, tmp_
 @pytest.mark.filterwarnings("ignore:.*parse:UserWarning")  # newer torch, on loading such a tensor
 def test_indices_in_an_odd_layout_are_refused(tmp_path: Path) -> None:
     torch.save(torch.tensor([1, 2]).to_sparse(), tmp_path / "a.pt")
-    with pytest.raises(InputError, match="one row of whole numbers"):
+    with pytest.raises(InputError, match="indices as"):
         Selection.read(tmp_path / "a.pt", 10)
-    with pytest.raises(InputError, match="size as a whole number"):
+    with pytest.raises(InputError, match=r"size as an? "):
         Selection.read(tmp_path / "a.pt", "10")  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ from .gradients import dp, glister, grad_match
 from .greedy import contextual_diversity, craig, facility_location, graph_cut, herding, k_center
 from .proxy import Progress, gather
 from .registry import SELECTORS, Selector
-from .scores import deepfool, el2n, entropy, forgetting, grand, influence, least_confidence, margin, random
+from .scoring import deepfool, el2n, entropy, forgetting, grand, influence, least_confidence, margin, random
 from .selection import Selection
 
 __all__ = [

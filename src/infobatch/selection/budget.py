@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import count_of, is_number
+from ..checks import check_count, is_number
 from ..errors import InputError, message
 from ..plan import generator_for
 from .evidence import Evidence
@@ -16,10 +16,10 @@ from .evidence import Evidence
 CPU = torch.device("cpu")
 
 
-def count(size: int, share: float) -> int:
+def count_kept(size: int, share: float) -> int:
     """k, the number of samples kept: ``round(share * size)``, at least one.
 
-    >>> count(50000, 0.3), count(7, 0.01)
+    >>> count_kept(50000, 0.3), count_kept(7, 0.01)
     (15000, 1)
     """
     if not is_number(share) or not 0 < share <= 1:
@@ -28,17 +28,17 @@ def count(size: int, share: float) -> int:
     return max(1, round(share * size))
 
 
-def generator(seed: int, stream: int = 0) -> torch.Generator:
+def make_generator(seed: int, stream: int = 0) -> torch.Generator:
     """The random numbers of a choice. On the CPU wherever the evidence is, so that a seed means one thing."""
-    return generator_for(count_of("seed", seed, 0, "Pass seed=0."), stream, CPU)
+    return generator_for(check_count("seed", seed, 0, "Pass seed=0."), stream, CPU)
 
 
-def quotas(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:
+def divide_by_class(sizes: list[int], k: int, generator: torch.Generator) -> list[int]:
     """The same number of each class, k in all; a class that has fewer gives all, and the others share the rest.
 
     Where k does not divide, classes drawn by lot give one more.
 
-    >>> quotas([100, 100, 2], 20, generator(0))
+    >>> divide_by_class([100, 100, 2], 20, make_generator(0))
     [9, 9, 2]
     """
     if k > sum(sizes):
@@ -55,14 +55,16 @@ def quotas(sizes: list[int], k: int, lot: torch.Generator) -> list[int]:
         todo -= 1
     given = [min(size, level) for size in sizes]
     open_ = [place for place, size in enumerate(sizes) if size > level]
-    for winner in torch.randperm(len(open_), generator=lot, device=CPU)[:left].tolist():
+    for winner in torch.randperm(len(open_), generator=generator, device=CPU)[:left].tolist():
         given[open_[winner]] += 1
     return given
 
 
-def parts(evidence: Evidence, share: float, balanced: bool, lot: torch.Generator) -> Iterator[tuple[Tensor, int]]:
+def split_by_class(
+    evidence: Evidence, share: float, balanced: bool, generator: torch.Generator
+) -> Iterator[tuple[Tensor, int]]:
     """Whom to choose from and how many: everyone, or class by class. Yields (positions, k of them)."""
-    k = count(evidence.size, share)
+    k = count_kept(evidence.size, share)
     if not isinstance(balanced, bool):
         raise InputError(message("balanced as True or False", repr(balanced), "True asks as many of each class."))
     if not balanced:
@@ -71,22 +73,22 @@ def parts(evidence: Evidence, share: float, balanced: bool, lot: torch.Generator
     (labels,) = evidence.need("labels")
     order = labels.argsort(stable=True)
     sizes = torch.unique(labels, return_counts=True)[1].tolist()
-    for members, quota in zip(torch.split(order, sizes), quotas(sizes, k, lot), strict=True):
+    for members, quota in zip(torch.split(order, sizes), divide_by_class(sizes, k, generator), strict=True):
         if quota:
             yield members, quota
 
 
-def largest(scores: Tensor, k: int, lot: torch.Generator) -> Tensor:
+def find_largest(scores: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """The positions of the k largest, ascending; where the last place is tied, those tied draw lots.
 
-    >>> largest(torch.tensor([3.0, 1.0, 2.0]), 2, generator(0)).tolist()
+    >>> find_largest(torch.tensor([3.0, 1.0, 2.0]), 2, make_generator(0)).tolist()
     [0, 2]
     """
     check_scores(scores)
     last = scores.kthvalue(scores.numel() - k + 1).values
     above = scores > last
     tied = (scores == last).nonzero().squeeze(1)
-    draw = torch.randperm(tied.numel(), generator=lot, device=CPU)[: k - int(above.sum())]
+    draw = torch.randperm(tied.numel(), generator=generator, device=CPU)[: k - int(above.sum())]
     above[tied[draw.to(tied.device)]] = True
     return above.nonzero().squeeze(1)
 

@@ -95,9 +95,7 @@ class Evidence:
         """These tensors; an error that names the missing ones and says where they come from."""
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
-            remedy = (
-                f"selection.gather(model, data_set, ...) yields them; or pass Evidence({missing[0]}=...) yourself."
-            )
+            remedy = f"selection.gather(model, data_set, ...) yields them; or pass Evidence({missing[0]}=...) yourself."
             raise InputError(message(f"evidence with {', '.join(names)}", f"none of {', '.join(missing)}", remedy))
         return tuple(getattr(self, name) for name in names)
 

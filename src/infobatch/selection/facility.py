@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 Rows = Tensor | slice
-Similar = Callable[[Rows, Rows], Tensor]
+Similarity = Callable[[Rows, Rows], Tensor]
 """s of these samples (rows) and those (columns), in a tensor of its own. The order of two samples does not matter."""
 
 ALL = slice(None)
@@ -33,7 +33,7 @@ BLOCK = 1 << 23
 """Similarities held at once."""
 AHEAD = 64
 """Candidates looked at together."""
-GONE = -(1 << 62)
+PICKED = -(1 << 62)
 """The gain of those who are picked, in whole numbers."""
 
 
@@ -42,51 +42,51 @@ class Cover:
     """The picks in order, and for every sample the place among them of the one most similar to it."""
 
     picks: Tensor
-    home: Tensor
+    nearest: Tensor
 
     def sizes(self) -> Tensor:
         """How many samples each pick stands for; itself at least, also where a twin was picked before."""
-        home = self.home.clone()
-        home[self.picks] = torch.arange(len(self.picks), device=home.device)
-        return torch.bincount(home, minlength=len(self.picks))
+        nearest = self.nearest.clone()
+        nearest[self.picks] = torch.arange(len(self.picks), device=nearest.device)
+        return torch.bincount(nearest, minlength=len(self.picks))
 
 
-def facility_greedy(similar: Similar, total: Tensor, k: int, *, most: float, room: int = ROOM) -> Cover:
+def pick_facilities(similar: Similarity, total: Tensor, k: int, *, most: float, room: int = ROOM) -> Cover:
     """The first k picks. ``total[j]`` is the sum of s_ij over all i; no s is above ``most`` or below minus that."""
-    near = _Nearest(similar, total)
+    near = _NearestPicks(similar, total)
     gains: _Gains | None = None
     attempt = 1.25 * len(total) / room  # a sample prefers about N/t others to the nearest of t picks
     while len(near.picks) < k:
         if len(near.picks) >= attempt:
-            pairs = _pairs(similar, near.level, room, most)
+            pairs = _find_pairs(similar, near.level, room, most)
             if pairs is not None:
-                _finish(pairs, near, k)
+                _pick_from_pairs(pairs, near, k)
                 break
             attempt = 2 * len(near.picks)
         if gains is None:
             gains = _Gains(similar, near)
         gains.update(*near.take(gains.best()))
-    return Cover(torch.tensor(near.picks, device=total.device), near.home)
+    return Cover(torch.tensor(near.picks, device=total.device), near.nearest)
 
 
-def totals(similar: Similar, size: int, device: torch.device) -> Tensor:
+def sum_similarities(similar: Similarity, size: int, device: torch.device) -> Tensor:
     """The sum of s_ij over all i, for each j."""
     total = torch.zeros(size, dtype=torch.float64, device=device)
     for rows in _chunks(size, size):
-        total += _sum(similar(rows, ALL))
+        total += _sum_columns(similar(rows, ALL))
     return total
 
 
-class _Nearest:
+class _NearestPicks:
     """Who was picked, how similar each sample is to the pick most similar to it, and which that is."""
 
-    def __init__(self, similar: Similar, total: Tensor) -> None:
+    def __init__(self, similar: Similarity, total: Tensor) -> None:
         self.similar = similar
         noise = 16 * torch.finfo(total.dtype).eps
         first = int((total >= total.max() - noise * total.abs().max()).int().argmax())
         self.picks = [first]
         self.level = similar(ALL, slice(first, first + 1))[:, 0].contiguous()
-        self.home = torch.zeros(len(total), dtype=torch.int64, device=total.device)
+        self.nearest = torch.zeros(len(total), dtype=torch.int64, device=total.device)
         self.noise = 16 * torch.finfo(self.level.dtype).eps
         self.scale = float(self.level.abs().amax())
 
@@ -100,18 +100,18 @@ class _Nearest:
         rows = (column > self.level).nonzero().squeeze(1)
         old, new = self.level[rows], column[rows]
         self.level[rows] = new
-        self.serve(pick, rows)
+        self.assign(pick, rows)
         return rows, old, new
 
-    def serve(self, pick: int, rows: Tensor) -> None:
-        self.home[rows] = len(self.picks)
+    def assign(self, pick: int, rows: Tensor) -> None:
+        self.nearest[rows] = len(self.picks)
         self.picks.append(pick)
 
 
 class _Gains:
     """What each sample would add to f, in blocks of similarities."""
 
-    def __init__(self, similar: Similar, near: _Nearest) -> None:
+    def __init__(self, similar: Similarity, near: _NearestPicks) -> None:
         self.similar = similar
         self.near = near
         size = len(near.level)
@@ -120,7 +120,7 @@ class _Gains:
             block, after = similar(rows, slice(rows.start, None)), slice(rows.stop, None)
             others = block[:, rows.stop - rows.start :] - near.level[after]
             self.gains[rows] += (others.clamp_(min=0) @ others.new_ones(others.shape[1])).double()
-            self.gains[rows.start :] += _sum(block.sub_(near.level[rows, None]).clamp_(min=0))
+            self.gains[rows.start :] += _sum_columns(block.sub_(near.level[rows, None]).clamp_(min=0))
         self.drift = near.slack(float(self.gains.max()))
 
     def best(self) -> int:
@@ -143,12 +143,12 @@ class _Gains:
         for part in _chunks(len(rows), len(self.gains)):
             block, low = self.similar(rows[part], ALL), old[part, None]
             torch.minimum(torch.maximum(block, low, out=block), new[part, None], out=block)
-            self.gains -= _sum(block.sub_(low))
+            self.gains -= _sum_columns(block.sub_(low))
 
     def _exact(self, columns: Tensor) -> Tensor:
         gains = torch.zeros(len(columns), dtype=torch.float64, device=columns.device)
         for rows in _chunks(len(self.gains), len(columns)):
-            gains += _sum(self.similar(rows, columns).sub_(self.near.level[rows, None]).clamp_(min=0))
+            gains += _sum_columns(self.similar(rows, columns).sub_(self.near.level[rows, None]).clamp_(min=0))
         return gains
 
 
@@ -183,7 +183,7 @@ class _Pairs:
             rows = torch.arange(part.start, part.stop, device=self.counts.device)
             yield rows, *self.of(rows)
 
-    def forget(self, level: Tensor) -> None:
+    def drop_served(self, level: Tensor) -> None:
         """Drop the pairs that no longer count."""
         used = 0
         counts = []
@@ -198,7 +198,7 @@ class _Pairs:
         self.starts = self.counts.cumsum(0) - self.counts
 
 
-def _pairs(similar: Similar, level: Tensor, room: int, most: float) -> _Pairs | None:
+def _find_pairs(similar: Similarity, level: Tensor, room: int, most: float) -> _Pairs | None:
     """All pairs; none where they are more than there is room for."""
     size, device, used = len(level), level.device, 0
     unit = 2.0 ** (30 - math.frexp(most)[1])  # most is 2^30 or less then, and rounding may add to it
@@ -213,19 +213,19 @@ def _pairs(similar: Similar, level: Tensor, room: int, most: float) -> _Pairs | 
             return None
         counts[rows] = torch.bincount(found // size, minlength=len(block))
         columns[used:end] = found % size
-        values[used:end] = _whole(block.view(-1).index_select(0, found), unit)
+        values[used:end] = _to_integers(block.view(-1).index_select(0, found), unit)
         used = end
     return _Pairs(counts, columns[:used], values[:used], unit)
 
 
-def _finish(pairs: _Pairs, near: _Nearest, k: int) -> None:
+def _pick_from_pairs(pairs: _Pairs, near: _NearestPicks, k: int) -> None:
     """Go on to k picks, with the pairs alone."""
     size, device = len(near.level), near.level.device
-    level = _whole(near.level, pairs.unit)
+    level = _to_integers(near.level, pairs.unit)
     gains = torch.zeros(size, dtype=torch.int64, device=device)
     for rows, columns, values, place in pairs.chunks():
         gains.index_add_(0, columns, values.sub_(level[rows].index_select(0, place)).long())
-    gains[near.picks] = GONE
+    gains[near.picks] = PICKED
     ahead: dict[int, Tensor] = {}
     tidy = 2 * len(near.picks)
     while len(near.picks) < k:
@@ -234,27 +234,29 @@ def _finish(pairs: _Pairs, near: _Nearest, k: int) -> None:
         if pick not in ahead:
             ranked = gains.argsort(descending=True, stable=True)[:AHEAD]
             soon = torch.cat([ranked, torch.tensor([pick], device=device)])
-            ahead = dict(zip(soon.tolist(), _whole(near.similar(ALL, soon), pairs.unit).T.contiguous(), strict=True))
+            ahead = dict(
+                zip(soon.tolist(), _to_integers(near.similar(ALL, soon), pairs.unit).T.contiguous(), strict=True)
+            )
         rows = (ahead[pick] > level).nonzero().squeeze(1)
         old, new = level[rows], ahead[pick][rows]
         columns, values, place = pairs.of(rows)
         low = old.index_select(0, place)
         lost = torch.minimum(torch.maximum(values, low), new.index_select(0, place)).sub_(low)
         gains.index_add_(0, columns, lost.long().neg_())
-        gains[pick] = GONE
+        gains[pick] = PICKED
         level[rows] = new
-        near.serve(pick, rows)
+        near.assign(pick, rows)
         if len(near.picks) >= tidy:
-            pairs.forget(level)
+            pairs.drop_served(level)
             tidy *= 2
 
 
-def _sum(block: Tensor) -> Tensor:
+def _sum_columns(block: Tensor) -> Tensor:
     """Column sums, by way of a product: several times as fast as ``sum(0)``."""
     return (block.new_ones(len(block)) @ block).double()
 
 
-def _whole(values: Tensor, unit: float) -> Tensor:
+def _to_integers(values: Tensor, unit: float) -> Tensor:
     return (values * unit).round_().int()
 
 

@@ -16,8 +16,8 @@ from ..checks import check_count
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
-from .greedy import check_positive, choose, scaled
-from .scores import kronecker
+from .greedy import check_positive, choose, rescale
+from .scoring import factor_hessian
 from .selection import Selection
 
 
@@ -54,11 +54,9 @@ def glister(
             rows = (labels == own[members[0]]).nonzero().squeeze(1)
             if not len(rows):
                 got = f"none of class {int(own[members[0]])}"
-                raise InputError(
-                    message("held-out data of every class", got, "Hold out more, or leave balanced out.")
-                )
-        seen = Held(inputs[rows], logits[rows], labels[rows])
-        return validation_greedy(e[members], f[members], seen, k, rate, rounds), None
+                raise InputError(message("held-out data of every class", got, "Hold out more, or leave balanced out."))
+        seen = HeldOut(inputs[rows], logits[rows], labels[rows])
+        return pick_by_validation(e[members], f[members], seen, k, rate, rounds), None
 
     used = "training data" if evidence.validation is None else "held-out data"
     settings = {"rate": float(rate), "rounds": rounds, "validation": used}
@@ -85,7 +83,7 @@ def grad_match(
     e, f = evidence.last_layer()
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        return matching_pursuit(e[members], f[members], k, ridge, rounds)
+        return run_matching_pursuit(e[members], f[members], k, ridge, rounds)
 
     settings = {"ridge": float(ridge), "rounds": rounds}
     return choose("grad_match", evidence, share, balanced, seed, pick, weighted=True, settings=settings)
@@ -108,22 +106,22 @@ def dp(
     """
     check_positive("damping", damping)
     check_count("pool", pool, 4, "Leave it out for 1024.")
-    budget.count(evidence.size, share)  # a bad one is told before work is done
+    budget.count_kept(evidence.size, share)  # a bad one is told before work is done
     e, f = evidence.last_layer()
-    f = scaled(f)  # H grows by the square, so the choice stays
-    u, v, inverse = kronecker(f, evidence.probabilities(), damping)
+    f = rescale(f)  # H grows by the square, so the choice stays
+    u, v, inverse = factor_hessian(f, evidence.probabilities(), damping)
     e, f = e @ u.to(e.dtype), f @ v.to(f.dtype)  # in this basis sample i's influence is ``inverse`` times e_i f_i^T
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         kept = torch.ones(len(members), dtype=torch.bool, device=members.device)
-        kept[least_influence(e[members], f[members], inverse, len(members) - k, pool)] = False
+        kept[pick_least_influence(e[members], f[members], inverse, len(members) - k, pool)] = False
         return kept.nonzero().squeeze(1), None
 
     return choose("dp", evidence, share, balanced, seed, pick, settings={"damping": float(damping), "pool": pool})
 
 
-class Held:
-    """Held-out samples, and how the last layer's gradient on them changes as the layer moves."""
+class HeldOut:
+    """HeldOut-out samples, and how the last layer's gradient on them changes as the layer moves."""
 
     def __init__(self, inputs: Tensor, logits: Tensor, labels: Tensor) -> None:
         self.inputs, self.logits = inputs, logits.to(inputs.dtype)
@@ -135,37 +133,37 @@ class Held:
         return errors.T @ self.inputs / len(errors)
 
 
-def validation_greedy(e: Tensor, f: Tensor, held: Held, k: int, rate: float, rounds: int) -> Tensor:
+def pick_by_validation(e: Tensor, f: Tensor, held: HeldOut, k: int, rate: float, rounds: int) -> Tensor:
     """The picks of Glister in order."""
     picks = torch.empty(0, dtype=torch.int64, device=e.device)
     gradient = torch.zeros(e.shape[1], f.shape[1], dtype=f.dtype, device=f.device)
     for many in _split(k, rounds):
         moved = -rate * gradient / max(1, len(picks))
-        new = _top(along(e, f, held.gradient(moved)), picks, many)
+        new = _top(project(e, f, held.gradient(moved)), picks, many)
         gradient += e[new].T @ f[new]
         picks = torch.cat([picks, new])
     return picks
 
 
-def matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) -> tuple[Tensor, Tensor]:
+def run_matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) -> tuple[Tensor, Tensor]:
     """The picks of GradMatch in order, and their weights."""
-    e, f = scaled(e), scaled(f)
+    e, f = rescale(e), rescale(f)
     target = e.double().T @ f.double()
     damping = ridge * float((e.square().sum(1) * f.square().sum(1)).mean())
     picks = torch.empty(0, dtype=torch.int64, device=e.device)
     weights = torch.empty(0, dtype=torch.float64, device=e.device)
     missing, near, exact = target, 1e-6, 1e-12  # on the way weights only tell what to pick next
     for many in _split(k, rounds):
-        new = _top(along(e, f, missing.to(f.dtype)), picks, many)
+        new = _top(project(e, f, missing.to(f.dtype)), picks, many)
         picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
         es, fs = e[picks].double(), f[picks].double()
         last = len(picks) == k
-        weights = nonnegative(es, fs, target, damping, weights, exact if last else near)
+        weights = solve_nonnegative(es, fs, target, damping, weights, exact if last else near)
         missing = target - (es * weights[:, None]).T @ fs
     return picks, weights
 
 
-def nonnegative(
+def solve_nonnegative(
     e: Tensor, f: Tensor, target: Tensor, damping: float, start: Tensor, accuracy: float = 1e-12
 ) -> Tensor:
     """w >= 0 with the least |target - sum_i w_i e_i f_i^T|^2 + damping |w|^2.
@@ -173,16 +171,16 @@ def nonnegative(
     Which of them are above 0 is found by swapping all that are on the wrong side, or one alone when that does not
     help (block principal pivoting: Judice and Pires, 1994); their values by conjugate gradients.
     """
-    goal = along(e, f, target)
+    goal = project(e, f, target)
 
     def product(w: Tensor) -> Tensor:
-        return along(e, f, (e * w[:, None]).T @ f) + damping * w
+        return project(e, f, (e * w[:, None]).T @ f) + damping * w
 
     w, free = start, (start > 0) | (goal > 0)
     fewest, chances = len(w) + 1, 3
     noise = 1e3 * accuracy * float(goal.abs().amax())
     while True:
-        w = _conjugate(product, goal, w, free, accuracy)
+        w = _solve_by_conjugate_gradients(product, goal, w, free, accuracy)
         wrong = torch.where(free, w < 0, goal - product(w) > noise)
         count = int(wrong.sum())
         if not count:
@@ -197,7 +195,7 @@ def nonnegative(
         free = free ^ wrong
 
 
-def least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int) -> Tensor:
+def pick_least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int) -> Tensor:
     """Those left out, in order: each keeps |sum of inverse * e_i f_i^T| the shortest."""
     metric = inverse.square() / inverse.square().amax()
     own = (e.square() @ metric.to(e.dtype) * f.square()).sum(1) / 2
@@ -205,12 +203,12 @@ def least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int)
     gone = torch.empty(many, dtype=torch.int64, device=e.device)
     done = 0
     while done < many:
-        cost = own + along(e, f, (metric * total).to(f.dtype))
+        cost = own + project(e, f, (metric * total).to(f.dtype))
         near = _top(-cost, gone[:done], min(pool, len(own) - done)).sort().values
         es, fs, rest = e[near], f[near], own[near]
         steps = many - done if len(near) == len(own) - done else min(many - done, pool // 4)
         for _ in range(steps):
-            best = (rest + along(es, fs, (metric * total).to(f.dtype))).argmin(0, keepdim=True)
+            best = (rest + project(es, fs, (metric * total).to(f.dtype))).argmin(0, keepdim=True)
             rest.index_fill_(0, best, torch.inf)
             total += es.index_select(0, best).double().T @ fs.index_select(0, best).double()
             gone[done] = near.index_select(0, best)[0]
@@ -218,12 +216,12 @@ def least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int)
     return gone
 
 
-def along(e: Tensor, f: Tensor, matrix: Tensor) -> Tensor:
+def project(e: Tensor, f: Tensor, matrix: Tensor) -> Tensor:
     """<e_i f_i^T, matrix> for each i."""
     return ((f @ matrix.T) * e).sum(1)
 
 
-def _conjugate(
+def _solve_by_conjugate_gradients(
     product: Callable[[Tensor], Tensor], goal: Tensor, start: Tensor, free: Tensor, accuracy: float
 ) -> Tensor:
     """x with product(x) = goal where it is free, and 0 elsewhere, by conjugate gradients."""

@@ -20,7 +20,7 @@ from ..checks import is_number
 from ..errors import InputError, message
 from . import budget
 from .evidence import Evidence
-from .facility import Rows, Similar, facility_greedy, totals
+from .facility import Rows, Similarity, pick_facilities, sum_similarities
 from .selection import Selection
 
 POOL = 512
@@ -42,10 +42,10 @@ def k_center(evidence: Evidence, share: float, *, balanced: bool = False, seed: 
     (features,) = evidence.need("features")
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
-        x = scaled(features[members])
+        x = rescale(features[members])
         start = int((x - x.mean(0)).square().sum(1).argmin())
         x -= x[start].clone()  # a sample, not the mean: whole numbers stay whole, and their ties stay ties
-        return farthest_first(x, x, start, k), None
+        return pick_farthest_first(x, x, start, k), None
 
     return choose("k_center", evidence, share, balanced, seed, pick)
 
@@ -62,7 +62,7 @@ def contextual_diversity(evidence: Evidence, share: float, *, balanced: bool = F
         p = log.exp()
         mean = p.mean(0)
         start = int(((p - mean) * (log - mean.clamp(min=1e-38).log())).sum(1).argmin())
-        return farthest_first(torch.cat([p, log], 1), torch.cat([log, p], 1), start, k), None
+        return pick_farthest_first(torch.cat([p, log], 1), torch.cat([log, p], 1), start, k), None
 
     return choose("contextual_diversity", evidence, share, balanced, seed, pick)
 
@@ -75,11 +75,11 @@ def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: i
     (features,) = evidence.need("features")
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
-        x = scaled(features[members])
+        x = rescale(features[members])
         mean = x.mean(0, dtype=torch.float64)
         for rows in torch.split(x, BLOCK // x.shape[1] + 1):  # in double: the picks' sum would add the error up
             rows.copy_(rows - mean)
-        return smallest_sum(x, x.square().sum(1) / 2, k), None
+        return pick_smallest_sum(x, x.square().sum(1) / 2, k), None
 
     return choose("herding", evidence, share, balanced, seed, pick)
 
@@ -89,14 +89,14 @@ def graph_cut(
 ) -> Selection:
     """Each pick adds most to f(S) = sum_{i in V, j in S} s_ij - lam * sum_{i, j in S} s_ij.
 
-    s = (1 + cosine) / 2 of the features. Similar to all, not to each other; Iyer and Bilmes (2013). With lam above
+    s = (1 + cosine) / 2 of the features. Similarity to all, not to each other; Iyer and Bilmes (2013). With lam above
     1/2 f falls again once S is large, and the picks then lose least.
     """
     check_positive("lam", lam)
     (features,) = evidence.need("features")
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
-        return graph_cut_greedy(directions(features[members]), k, lam), None
+        return pick_graph_cut(normalize_rows(features[members]), k, lam), None
 
     return choose("graph_cut", evidence, share, balanced, seed, pick, settings={"lam": float(lam)})
 
@@ -109,13 +109,13 @@ def facility_location(evidence: Evidence, share: float, *, balanced: bool = Fals
     (features,) = evidence.need("features")
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
-        x = directions(features[members])
+        x = normalize_rows(features[members])
 
         def cosine(rows: Rows, columns: Rows) -> Tensor:  # f(S) is 1/2 sum max cosine + N/2: the same picks
             return x[rows] @ x[columns].T
 
         total = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
-        return facility_greedy(cosine, total, k, most=1.0).picks, None
+        return pick_facilities(cosine, total, k, most=1.0).picks, None
 
     return choose("facility_location", evidence, share, balanced, seed, pick)
 
@@ -128,10 +128,10 @@ def craig(evidence: Evidence, share: float, *, balanced: bool = False, seed: int
     e, f = evidence.last_layer()
 
     def pick(members: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        similar = gradient_distances(e[members], f[members])
-        total = totals(similar, len(members), members.device)
+        similar = make_gradient_similarity(e[members], f[members])
+        total = sum_similarities(similar, len(members), members.device)
         most = 2 * float(total.abs().amax()) / len(members)  # d_ij <= d_il + d_lj: so it is for the mean over all l
-        cover = facility_greedy(similar, total, k, most=most)
+        cover = pick_facilities(similar, total, k, most=most)
         return cover.picks, cover.sizes()
 
     return choose("craig", evidence, share, balanced, seed, pick, weighted=True)
@@ -150,10 +150,10 @@ def choose(
     settings: dict[str, Any] | None = None,
 ) -> Selection:
     """The selection that ``pick`` makes of all samples or of each class; weights are scaled to mean 1."""
-    lot = budget.generator(seed)
+    generator = budget.make_generator(seed)
     chosen, weights = [], []
-    for members, k in list(budget.parts(evidence, share, balanced, lot)):
-        order = torch.randperm(len(members), generator=lot, device=budget.CPU).to(members.device)
+    for members, k in list(budget.split_by_class(evidence, share, balanced, generator)):
+        order = torch.randperm(len(members), generator=generator, device=budget.CPU).to(members.device)
         shuffled = members[order]
         everyone = k == len(members) and not weighted
         places, weight = (torch.arange(k, device=members.device), None) if everyone else pick(shuffled, k)
@@ -167,7 +167,7 @@ def choose(
     return Selection(indices, evidence.size, weight, method=method, settings=asked, scores=scores)
 
 
-def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int = POOL) -> Tensor:
+def pick_farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int = POOL) -> Tensor:
     """The picks in order, from ``start`` on: each the one whose nearest pick is farthest.
 
     The distance is d_ij = o_i + o_j - left_i . right_j, with o such that d_ii = 0; of equals the first is taken. A
@@ -182,7 +182,7 @@ def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int
     chosen = [picks]
     count = 1
     while True:
-        _bring_nearer(far, left, right, own, picks)
+        _update_distances(far, left, right, own, picks)
         far[picks] = -torch.inf
         if count == k:
             return torch.cat(chosen)
@@ -193,12 +193,12 @@ def farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int
         else:
             members = ranked.indices[: pool if len(far) > pool else None].sort().values
             among = _distances(left[members], right[members], own[members], own[members])
-            picks = members[_inside(far[members].cpu(), among.cpu(), limit, slack, k - count).to(members.device)]
+            picks = members[_pick_in_pool(far[members].cpu(), among.cpu(), limit, slack, k - count).to(members.device)]
         chosen.append(picks)
         count += len(picks)
 
 
-def smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
+def pick_smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
     """The picks in order: each the row j with the least offset_j + x_j . (the sum of the picks). O(N k d) time.
 
     With offset |x|^2 / 2 that is the row which leaves the sum of the picks the shortest.
@@ -215,26 +215,26 @@ def smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
     return picks
 
 
-def graph_cut_greedy(x: Tensor, k: int, lam: float) -> Tensor:
+def pick_graph_cut(x: Tensor, k: int, lam: float) -> Tensor:
     """The picks of graph cut in order, for x of length 1.
 
     The gain of j is sum_i s_ij - lam (2 sum_{i in S} s_ij + s_jj), which is
     x_j . (sum_i x_i / 2 - lam sum_{i in S} x_i) - lam |x_j|^2 / 2 and what all have alike.
     """
     towards = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
-    return smallest_sum(x, (x.square().sum(1) - towards / lam) / 2, k)
+    return pick_smallest_sum(x, (x.square().sum(1) - towards / lam) / 2, k)
 
 
-def directions(features: Tensor) -> Tensor:
+def normalize_rows(features: Tensor) -> Tensor:
     """Each row at length 1. A row of zeros stays one: its cosine with anyone is 0."""
-    x = scaled(features)
+    x = rescale(features)
     norm = x.norm(dim=1, keepdim=True)
     return x / torch.where(norm > 0, norm, 1.0)
 
 
-def gradient_distances(e: Tensor, f: Tensor) -> Similar:
+def make_gradient_similarity(e: Tensor, f: Tensor) -> Similarity:
     """Minus the distance of the gradients e_i f_i^T, from (e_i . e_j)(f_i . f_j) alone."""
-    e, f = scaled(e), scaled(f)
+    e, f = rescale(e), rescale(f)
     norms = e.square().sum(1) * f.square().sum(1)
     noise = NOISE * torch.finfo(f.dtype).eps
 
@@ -248,7 +248,7 @@ def gradient_distances(e: Tensor, f: Tensor) -> Similar:
     return similar
 
 
-def _inside(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -> Tensor:
+def _pick_in_pool(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -> Tensor:
     """Picks in a pool, as long as the farthest is beyond ``limit``."""
     picks: list[int] = []
     while len(picks) < most:
@@ -262,7 +262,7 @@ def _inside(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -
     return torch.tensor(picks, dtype=torch.int64)
 
 
-def _bring_nearer(far: Tensor, left: Tensor, right: Tensor, own: Tensor, picks: Tensor) -> None:
+def _update_distances(far: Tensor, left: Tensor, right: Tensor, own: Tensor, picks: Tensor) -> None:
     """Lower each sample's distance to the nearest pick by the new picks."""
     there, mine = right[picks].double(), own[picks]
     for near, some, its in _rows(far, left, own, width=len(picks) + left.shape[1]):
@@ -283,7 +283,7 @@ def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tenso
     return distance.masked_fill_(distance <= noise, 0.0)
 
 
-def scaled(x: Tensor) -> Tensor:
+def rescale(x: Tensor) -> Tensor:
     """A copy, times the power of 2 that brings its largest number near 1: squares neither overflow nor vanish."""
     exponent = int(torch.frexp(x.abs().amax()).exponent)
     most = 100 if x.dtype == torch.float32 else 1000  # or the factor itself would

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from ..checks import check_count, check_dataset, count_of, is_number
+from ..checks import check_count, check_dataset, is_number
 from ..errors import InputError, message
 from ..plan import generator_for, shuffled
 from .evidence import Evidence
@@ -88,34 +88,36 @@ def gather(
     is left changed. The evidence lies on ``device``, the model's own if not said.
     """
     _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, workers=workers)
-    seed = count_of("seed", seed, 0, "Leave it out for the default.")
+    seed = check_count("seed", seed, 0, "Leave it out for the default.")
     early = epochs // 2 if early is None else early
     _check_counts(early=early)
     _check_rates(lr=lr, momentum=momentum, weight_decay=weight_decay)
     _check_source(model, runs, early, epochs)
-    place = _place(model, device)
-    feed = _Feed(dataset, batch_size, workers, place, seed)
-    held_out = None if validation is None else _Feed(validation, batch_size, workers, place, seed)
+    place = _find_device(model, device)
+    feed = _SampleReader(dataset, batch_size, workers, place, seed)
+    held_out = None if validation is None else _SampleReader(validation, batch_size, workers, place, seed)
     recipe = _Recipe(epochs, lr, momentum, weight_decay)
-    history = _History(feed.size, epochs, place)
+    history = _VisitHistory(feed.size, epochs, place)
     norms: list[tuple[Tensor, Tensor]] = []
     facts: dict[str, Any] = {}
 
-    with _borrowed_randomness(place):
+    with _restored_randomness(place):
         for run in range(runs):
-            lot = generator_for(seed, run, CPU)
-            _reseed(lot.initial_seed(), place)
-            net = copy.deepcopy(model if isinstance(model, nn.Module) else _made(model)).to(place)
+            generator = generator_for(seed, run, CPU)
+            _reseed(generator.initial_seed(), place)
+            net = copy.deepcopy(model if isinstance(model, nn.Module) else _make_model(model)).to(place)
             head = _last_layer(net, layer, feed.first())
-            tell = _Teller(progress, run, early, epochs, runs)
-            trainer = _Trainer(net, head.out_features, feed, recipe, lot, history.note if run == 0 else None, tell)
+            tell = _ProgressReporter(progress, run, early, epochs, runs)
+            trainer = _Trainer(
+                net, head.out_features, feed, recipe, generator, history.note if run == 0 else None, tell
+            )
             trainer.train(0, early)
-            norms.append(_norms(net, head, feed, exact))
+            norms.append(_collect_norms(net, head, feed, exact))
             if run == 0:
                 trainer.train(early, epochs)
-                facts = _outputs(net, head, feed)
+                facts = _collect_outputs(net, head, feed)
                 if held_out is not None:
-                    facts["validation"] = Evidence(held_out.size, **_outputs(net, head, held_out))
+                    facts["validation"] = Evidence(held_out.size, **_collect_outputs(net, head, held_out))
     errors, gradients = (torch.stack(table) for table in zip(*norms, strict=True))
     return Evidence(feed.size, error_norms=errors, grad_norms=gradients, **facts, **history.facts())
 
@@ -133,7 +135,7 @@ class _Recipe:
 
 
 @dataclass(frozen=True)
-class _Teller:
+class _ProgressReporter:
     """Counts the epochs of all runs for whoever listens."""
 
     listener: Callable[[Progress], None] | None
@@ -162,7 +164,7 @@ class _Order(Sampler[list[int]]):
         return len(self.batches)
 
 
-class _Feed:
+class _SampleReader:
     """The data set in any order, each batch with its positions. Tensors in memory are cut without a loader."""
 
     def __init__(self, dataset: Any, batch_size: int, workers: int, device: torch.device, seed: int) -> None:
@@ -186,7 +188,7 @@ class _Feed:
         if len(cuts) > 1 and len(cuts[-1]) == 1:
             cuts[-2:] = [torch.cat(cuts[-2:])]
         for indices, batch in zip(cuts, self._cut(cuts), strict=True):
-            x, y = _pair(batch)
+            x, y = _split_pair(batch)
             if not self.read:  # once: on a device each look would wait for it
                 _check_labels(y, len(indices), classes)
             yield indices.to(self.device), x.to(self.device), y.to(self.device, torch.int64)
@@ -195,7 +197,7 @@ class _Feed:
     def first(self) -> Tensor:
         """The inputs of the first two samples."""
         cuts = [torch.arange(min(2, self.size), device=CPU)]
-        return _pair(next(iter(self._cut(cuts))))[0].to(self.device)
+        return _split_pair(next(iter(self._cut(cuts))))[0].to(self.device)
 
     def _cut(self, cuts: list[Tensor]) -> Iterator[Any]:
         if type(self.dataset) is TensorDataset:
@@ -205,7 +207,7 @@ class _Feed:
         return iter(self.loader)
 
 
-class _History:
+class _VisitHistory:
     """What run 0 shows at each visit of a sample."""
 
     def __init__(self, size: int, epochs: int, device: torch.device) -> None:
@@ -230,13 +232,13 @@ class _Trainer:
         self,
         net: nn.Module,
         classes: int,
-        feed: _Feed,
+        feed: _SampleReader,
         recipe: _Recipe,
-        lot: torch.Generator,
+        generator: torch.Generator,
         note: Callable[[int, Tensor, Tensor, Tensor], None] | None,
         tell: Callable[[int, float], None],
     ) -> None:
-        self.net, self.classes, self.feed, self.recipe, self.lot = net, classes, feed, recipe, lot
+        self.net, self.classes, self.feed, self.recipe, self.generator = net, classes, feed, recipe, generator
         self.note, self.tell = note, tell
         self.weights = [weight for weight in net.parameters() if weight.requires_grad]
         if recipe.epochs:
@@ -259,7 +261,7 @@ class _Trainer:
         self.net.train()
         total = torch.zeros((), dtype=torch.float32, device=self.feed.device)
         seen = 0
-        for indices, x, y in self.feed.batches(shuffled(self.feed.size, self.lot).long(), self.classes):
+        for indices, x, y in self.feed.batches(shuffled(self.feed.size, self.generator).long(), self.classes):
             past = (epoch + (seen + len(y) / 2) / self.feed.size) / self.recipe.epochs
             self.sgd.param_groups[0]["lr"] = self.recipe.rate(past)
             logits = self.net(x)
@@ -274,31 +276,31 @@ class _Trainer:
         return float(total) / seen
 
 
-def _looks(net: nn.Module, head: nn.Linear, feed: _Feed) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+def _evaluate(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> Iterator[tuple[Batch, Tensor, Tensor]]:
     """Every sample in evaluation mode: the batch, the inputs of the last layer, the logits."""
     net.eval()
     for batch in feed.batches(torch.arange(feed.size, device=CPU), head.out_features):
-        with torch.no_grad(), _watched([head]) as seen:
+        with torch.no_grad(), _recorded_calls([head]) as seen:
             logits = net(batch[1])
         yield batch, seen[-1][1].float(), logits.float()
 
 
-def _outputs(net: nn.Module, head: nn.Linear, feed: _Feed) -> dict[str, Any]:
+def _collect_outputs(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> dict[str, Any]:
     """What the model makes of each sample."""
     labels = torch.zeros(feed.size, dtype=torch.int64, device=feed.device)
     features = torch.zeros(feed.size, head.in_features, dtype=torch.float32, device=feed.device)
     logits = torch.zeros(feed.size, head.out_features, dtype=torch.float32, device=feed.device)
-    for (indices, _, y), f, z in _looks(net, head, feed):
+    for (indices, _, y), f, z in _evaluate(net, head, feed):
         labels[indices], features[indices], logits[indices] = y, f, z
     weight = head.weight.detach().float().clone()
     return {"labels": labels, "features": features, "logits": logits, "head": weight, "bias": head.bias is not None}
 
 
-def _norms(net: nn.Module, head: nn.Linear, feed: _Feed, exact: bool) -> tuple[Tensor, Tensor]:
+def _collect_norms(net: nn.Module, head: nn.Linear, feed: _SampleReader, exact: bool) -> tuple[Tensor, Tensor]:
     """|p - y| and the gradient's norm of each sample, batch by batch."""
     errors = torch.zeros(feed.size, dtype=torch.float32, device=feed.device)
     gradients = torch.zeros_like(errors)
-    for (indices, x, y), f, z in _looks(net, head, feed):
+    for (indices, x, y), f, z in _evaluate(net, head, feed):
         errors[indices] = error = (z.softmax(1) - F.one_hot(y, z.shape[1])).norm(dim=1)
         squares = f.square().sum(1) + (head.bias is not None)
         gradients[indices] = _gradient_norms(net, x, y).float() if exact else error * squares.sqrt()
@@ -326,7 +328,7 @@ def _gradient_norms(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @contextmanager
-def _watched(layers: list[nn.Linear]) -> Iterator[list[tuple[nn.Linear, Tensor, Tensor]]]:
+def _recorded_calls(layers: list[nn.Linear]) -> Iterator[list[tuple[nn.Linear, Tensor, Tensor]]]:
     """The calls of these layers while it is open, in order: layer, input, output."""
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
@@ -349,7 +351,7 @@ def _last_layer(net: nn.Module, name: str, x: Tensor) -> nn.Linear:
         remedy = f"Linear layers here: {', '.join(layers) or 'none'}."
         raise InputError(message("layer as the name of a linear layer", repr(name), remedy))
     net.eval()
-    with torch.no_grad(), _watched([layers[name]] if name else list(layers.values())) as calls:
+    with torch.no_grad(), _recorded_calls([layers[name]] if name else list(layers.values())) as calls:
         logits = net(x)
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
         got = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -366,7 +368,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def _made(make: Callable[[], nn.Module]) -> nn.Module:
+def _make_model(make: Callable[[], nn.Module]) -> nn.Module:
     model = make()
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -375,7 +377,7 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
     return model
 
 
-def _place(model: Any, device: torch.device | str | None) -> torch.device:
+def _find_device(model: Any, device: torch.device | str | None) -> torch.device:
     if device is not None:
         return torch.device(device)
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
@@ -383,7 +385,7 @@ def _place(model: Any, device: torch.device | str | None) -> torch.device:
 
 
 @contextmanager
-def _borrowed_randomness(device: torch.device) -> Iterator[None]:
+def _restored_randomness(device: torch.device) -> Iterator[None]:
     """Dropout, initial weights and augmentations draw from global states; give them back as they were."""
     numpy = sys.modules.get("numpy")
     python, arrays = random.getstate(), None if numpy is None else numpy.random.get_state()
@@ -408,7 +410,7 @@ def _reseed(seed: int, device: torch.device) -> None:
             torch.cuda.manual_seed(seed)
 
 
-def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+def _split_pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, (list, tuple)) and len(batch) >= 2 and all(isinstance(part, Tensor) for part in batch[:2]):
         return batch[0], batch[1]
     got = type(batch).__name__
@@ -445,6 +447,4 @@ def _check_source(model: Any, runs: int, early: int, epochs: int) -> None:
         remedy = "Pass a function: all runs of one model would begin alike."
         raise InputError(message(f"for {runs} runs a function that makes a model", "one model", remedy))
     if early > epochs:
-        raise InputError(
-            message(f"early of at most {epochs}, the epochs", str(early), "Train longer, or look sooner.")
-        )
+        raise InputError(message(f"early of at most {epochs}, the epochs", str(early), "Train longer, or look sooner."))

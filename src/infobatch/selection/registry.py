@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import bins, gradients, greedy, scores
+from . import bins, gradients, greedy, scoring
 from .selection import Selection
 
 
@@ -38,15 +38,15 @@ class Selector:
 
 
 BY_SCORE = (
-    Selector(scores.random, "the control", (), "O(N)"),
-    Selector(scores.least_confidence, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
-    Selector(scores.entropy, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
-    Selector(scores.margin, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
-    Selector(scores.forgetting, "Toneva et al., ICLR 2019", ("correct",), "O(TN) for T epochs"),
-    Selector(scores.grand, "Paul et al., NeurIPS 2021", ("grad_norms",), "O(RN) for R runs"),
-    Selector(scores.el2n, "Paul et al., NeurIPS 2021", ("error_norms",), "O(RN) for R runs"),
-    Selector(scores.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
-    Selector(scores.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(N(d + K)(d + K))"),
+    Selector(scoring.random, "the control", (), "O(N)"),
+    Selector(scoring.least_confidence, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scoring.entropy, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scoring.margin, "Coleman et al., ICLR 2020", ("logits",), "O(NK)"),
+    Selector(scoring.forgetting, "Toneva et al., ICLR 2019", ("correct",), "O(TN) for T epochs"),
+    Selector(scoring.grand, "Paul et al., NeurIPS 2021", ("grad_norms",), "O(RN) for R runs"),
+    Selector(scoring.el2n, "Paul et al., NeurIPS 2021", ("error_norms",), "O(RN) for R runs"),
+    Selector(scoring.deepfool, "Ducoffe and Precioso, 2018", ("logits", "head"), "O(NK + KKd)"),
+    Selector(scoring.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(N(d + K)(d + K))"),
 )
 GRADIENTS = ("labels", "logits", "features")
 CLUSTERS = "samples a pick stands for, mean 1"
@@ -55,9 +55,7 @@ GREEDY = (
     Selector(greedy.herding, "Welling, ICML 2009", ("features",), "O(Nkd)"),
     Selector(greedy.contextual_diversity, "Agarwal et al., ECCV 2020", ("logits",), "O(NkK)"),
     Selector(greedy.graph_cut, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(Nkd)"),
-    Selector(
-        greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB a sample"
-    ),
+    Selector(greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB a sample"),
     Selector(
         greedy.craig, "Mirzasoleiman et al., ICML 2020", GRADIENTS, "O(NN(d + K) log N); 8 KiB a sample", CLUSTERS
     ),

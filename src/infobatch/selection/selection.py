@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset
 from .. import files as checkpoint
 from ..checks import check_count
 from ..errors import InputError, StateError, message
-from . import lists
+from . import index_files
 
 FORMAT = 1
 FIELDS = ("indices", "weights", "size", "method", "settings", "scores")
@@ -47,7 +47,7 @@ class Selection(Sequence[int]):
 
     def __post_init__(self) -> None:
         check_count("size", self.size, 1, "Pass len(data_set).")
-        indices = lists.checked(self.indices, self.size)
+        indices = index_files.check_indices(self.indices, self.size)
         if not bool((indices[1:] > indices[:-1]).all()):
             remedy = "Sort them; weights follow."
             raise InputError(message("indices in ascending order", "indices in another", remedy))
@@ -55,9 +55,9 @@ class Selection(Sequence[int]):
         weights = self.weights
         if weights is None:
             weights = torch.ones(indices.numel(), dtype=torch.float32, device="cpu")
-        object.__setattr__(self, "weights", _weights(weights, indices.numel()))
+        object.__setattr__(self, "weights", _check_weights(weights, indices.numel()))
         if self.scores is not None:
-            object.__setattr__(self, "scores", _scores(self.scores, self.size))
+            object.__setattr__(self, "scores", _check_scores(self.scores, self.size))
         if not isinstance(self.method, str) or not isinstance(self.settings, dict):
             got = f"{type(self.method).__name__} and {type(self.settings).__name__}"
             raise InputError(message("method as text and settings as a dict", got, "Leave them out."))
@@ -97,9 +97,7 @@ class Selection(Sequence[int]):
         left[self.indices] = False
         if not bool(left.any()):
             raise InputError(message("someone left out", "a selection of all samples", "Choose a share below 1."))
-        return Selection(
-            left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings
-        )
+        return Selection(left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings)
 
     def kept_by_class(self, labels: Any) -> dict[int, tuple[int, int]]:
         """For each class how many were chosen, and of how many."""
@@ -147,11 +145,11 @@ class Selection(Sequence[int]):
     def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
         """A published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
         check_count("size", size, 1, "Pass len(data_set).")
-        indices = lists.checked(lists.read(Path(path)), size)
+        indices = index_files.check_indices(index_files.read_indices(Path(path)), size)
         return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
 
 
-def _weights(weights: Any, count: int) -> Tensor:
+def _check_weights(weights: Any, count: int) -> Tensor:
     if not isinstance(weights, Tensor) or weights.shape != (count,) or not weights.is_floating_point():
         got = f"shape {list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise InputError(message(f"{count} floating-point weights, one an index", got, "Leave them out for ones."))
@@ -164,7 +162,7 @@ def _weights(weights: Any, count: int) -> Tensor:
     return row
 
 
-def _scores(scores: Any, size: int) -> Tensor:
+def _check_scores(scores: Any, size: int) -> Tensor:
     if not isinstance(scores, Tensor) or scores.shape != (size,) or not scores.is_floating_point():
         got = f"shape {list(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
         raise InputError(message(f"{size} floating-point scores, one a sample", got, "Leave them out."))

@@ -20,7 +20,7 @@ NAMES = ("indices", "index", "idx")
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def checked(indices: Any, size: int) -> Tensor:
+def check_indices(indices: Any, size: int) -> Tensor:
     """Indices as int64 on the CPU, in the order given: each a position in the data set, and none twice."""
     plain = isinstance(indices, Tensor) and indices.layout == torch.strided and not indices.is_meta
     if not plain or indices.ndim != 1 or indices.dtype not in WHOLE:
@@ -43,7 +43,7 @@ def checked(indices: Any, size: int) -> Tensor:
     return row
 
 
-def read(path: Path) -> Tensor:
+def read_indices(path: Path) -> Tensor:
     """The indices in a file, as they stand there."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -53,11 +53,11 @@ def read(path: Path) -> Tensor:
     if isinstance(found, Tensor):
         return found
     if not isinstance(found, list) or not all(type(value) is int and abs(value) < 2**62 for value in found):
-        raise _none_here(path, "something else")
+        raise _file_error(path, "something else")
     return torch.tensor(found, dtype=torch.int64, device="cpu")
 
 
-def _numpy(path: Path) -> Tensor:
+def _read_numpy(path: Path) -> Tensor:
     try:
         import numpy as np
     except ImportError as error:
@@ -66,92 +66,92 @@ def _numpy(path: Path) -> Tensor:
         found = np.load(path, allow_pickle=False)
         if path.suffix.lower() == ".npz":
             with found:
-                found = found[_name(path, list(found))]
+                found = found[_find_name(path, list(found))]
         return torch.from_numpy(found.astype(np.int64) if found.dtype.kind in "iu" else found)
     except (FileNotFoundError, InputError):
         raise
     except Exception as error:  # damaged bytes can raise anything
-        raise _none_here(path, f"what cannot be read ({type(error).__name__})") from error
+        raise _file_error(path, f"what cannot be read ({type(error).__name__})") from error
 
 
-def _torch(path: Path) -> Any:
+def _read_torch(path: Path) -> Any:
     found = checkpoint.load(path)
-    return found[_name(path, list(found))] if isinstance(found, dict) else found
+    return found[_find_name(path, list(found))] if isinstance(found, dict) else found
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise _none_here(path, "what is not JSON") from error
-    return found[_name(path, list(found))] if isinstance(found, dict) else found
+        raise _file_error(path, "what is not JSON") from error
+    return found[_find_name(path, list(found))] if isinstance(found, dict) else found
 
 
-def _text(path: Path) -> list[int]:
+def _read_text(path: Path) -> list[int]:
     """One or more a line, apart by blanks or commas; what follows a # is a remark."""
-    lines = (line.split("#")[0] for line in _lines(path))
-    return [_whole(path, word) for line in lines for word in line.replace(",", " ").split()]
+    lines = (line.split("#")[0] for line in _read_lines(path))
+    return [_parse_integer(path, word) for line in lines for word in line.replace(",", " ").split()]
 
 
-def _csv(path: Path) -> list[int]:
+def _read_csv(path: Path) -> list[int]:
     """The column with a known name, or the only one there is."""
     try:
-        rows = [row for row in csv.reader(_lines(path)) if row]
+        rows = [row for row in csv.reader(_read_lines(path)) if row]
     except csv.Error as error:
-        raise _none_here(path, f"what is no table ({error})") from error
+        raise _file_error(path, f"what is no table ({error})") from error
     if not rows:
         return []
     head = [word.strip().lower() for word in rows[0]]
-    if not any(_is_whole(word) for word in head):
-        column = head.index(_name(path, head))
+    if not any(_is_integer(word) for word in head):
+        column = head.index(_find_name(path, head))
         rows = rows[1:]
     elif len(head) == 1:
         column = 0
     else:
-        raise _none_here(path, f"{len(head)} columns without names")
+        raise _file_error(path, f"{len(head)} columns without names")
     short = any(len(row) <= column for row in rows)
     if short:
-        raise _none_here(path, "a row that ends before them")
-    return [_whole(path, row[column]) for row in rows]
+        raise _file_error(path, "a row that ends before them")
+    return [_parse_integer(path, row[column]) for row in rows]
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    ".npy": _numpy,
-    ".npz": _numpy,
-    ".pt": _torch,
-    ".pth": _torch,
-    ".txt": _text,
-    ".csv": _csv,
-    ".json": _json,
+    ".npy": _read_numpy,
+    ".npz": _read_numpy,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".txt": _read_text,
+    ".csv": _read_csv,
+    ".json": _read_json,
 }
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()  # some editors put a mark before the first word
     except UnicodeDecodeError as error:
-        raise _none_here(path, "what is no text") from error
+        raise _file_error(path, "what is no text") from error
 
 
-def _name(path: Path, names: list[str]) -> str:
+def _find_name(path: Path, names: list[str]) -> str:
     known = [name for name in NAMES if name in names]
     if known:
         return known[0]
     if len(names) == 1:
         return names[0]
-    raise _none_here(path, f"several things, {', '.join(map(str, names[:8]))}")
+    raise _file_error(path, f"several things, {', '.join(map(str, names[:8]))}")
 
 
-def _is_whole(word: str) -> bool:
+def _is_integer(word: str) -> bool:
     return re.fullmatch(r"\s*[+-]?\d{1,18}\s*", word) is not None
 
 
-def _whole(path: Path, word: str) -> int:
-    if not _is_whole(word):
-        raise _none_here(path, repr(word[:40]))
+def _parse_integer(path: Path, word: str) -> int:
+    if not _is_integer(word):
+        raise _file_error(path, repr(word[:40]))
     return int(word)
 
 
-def _none_here(path: Path, got: str) -> InputError:
+def _file_error(path: Path, got: str) -> InputError:
     remedy = f"Name the indices one of {', '.join(NAMES)}, or leave them alone in the file."
     return InputError(message(f"indices, whole numbers, in {path.name}", got, remedy))

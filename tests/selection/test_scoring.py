@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from infobatch import selection
 from infobatch.errors import InputError
-from infobatch.selection import Evidence, scores
+from infobatch.selection import Evidence, scoring
 
 ROWS = ([0.5, 0.25, 0.25], [0.9, 0.05, 0.05], [0.4, 0.35, 0.25], [1.0, 0.0, 0.0])
 
@@ -21,10 +21,10 @@ ROWS = ([0.5, 0.25, 0.25], [0.9, 0.05, 0.05], [0.4, 0.35, 0.25], [1.0, 0.0, 0.0]
 def test_uncertainty_is_over_probabilities_of_the_classes() -> None:
     logits = torch.tensor(ROWS, dtype=torch.float64).clamp(min=1e-300).log() + torch.tensor([[3.0], [-7], [0], [50]])
     evidence = Evidence(4, logits=logits)
-    assert scores.least_confidence_scores(evidence).tolist() == pytest.approx([0.5, 0.1, 0.6, 0.0])
-    assert scores.margin_scores(evidence).tolist() == pytest.approx([0.75, 0.15, 0.95, 0.0])
+    assert scoring.least_confidence_scores(evidence).tolist() == pytest.approx([0.5, 0.1, 0.6, 0.0])
+    assert scoring.margin_scores(evidence).tolist() == pytest.approx([0.75, 0.15, 0.95, 0.0])
     by_hand = [-sum(p * math.log(p) for p in row if p) for row in ROWS]
-    assert scores.entropy_scores(evidence).tolist() == pytest.approx(by_hand)
+    assert scoring.entropy_scores(evidence).tolist() == pytest.approx(by_hand)
     for choose in (selection.least_confidence, selection.margin, selection.entropy):
         assert list(choose(evidence, 0.5)) == [0, 2]  # the least sure are kept
 
@@ -36,7 +36,7 @@ def test_margins_of_logits_would_choose_another() -> None:
 
 def test_entropy_of_certainty_is_zero() -> None:
     logits = torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]])
-    assert scores.entropy_scores(Evidence(2, logits=logits)).tolist() == pytest.approx([0.0, math.log(3)])
+    assert scoring.entropy_scores(Evidence(2, logits=logits)).tolist() == pytest.approx([0.0, math.log(3)])
 
 
 def forgotten(history: list[bool]) -> float:
@@ -50,7 +50,7 @@ def forgotten(history: list[bool]) -> float:
 @given(st.integers(1, 7).flatmap(lambda t: st.lists(st.lists(st.booleans(), min_size=t, max_size=t), min_size=1)))
 def test_forgetting_counts(histories: list[list[bool]]) -> None:
     evidence = Evidence(len(histories), correct=torch.tensor(histories).T.contiguous())
-    assert scores.forgetting_scores(evidence).tolist() == [forgotten(history) for history in histories]
+    assert scoring.forgetting_scores(evidence).tolist() == [forgotten(history) for history in histories]
 
 
 def test_never_learned_is_never_easy() -> None:
@@ -83,7 +83,7 @@ def test_deepfool_is_the_distance_to_the_nearest_boundary() -> None:
     """No step shorter than it changes the prediction, in any direction; one a little longer does, in the best."""
     evidence = linear()
     features, logits, head = evidence.need("features", "logits", "head")
-    distance = -scores.deepfool_scores(evidence)
+    distance = -scoring.deepfool_scores(evidence)
     bias = logits[0] - features[0] @ head.T
     predicted = logits.argmax(1)
     angle = torch.randn(20000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_deepfool_where_boundaries_are_missing() -> None:
     """Two classes of equal weights are never told apart by a step; equal logits are on the boundary."""
     head = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     logits = torch.tensor([[3.0, 2.0, 0.0], [3.0, 3.0, 0.0], [1.0, 0.5, 1.0]])
-    distance = -scores.deepfool_scores(Evidence(3, logits=logits, head=head))
+    distance = -scoring.deepfool_scores(Evidence(3, logits=logits, head=head))
     assert distance.tolist() == pytest.approx([3 / math.sqrt(2), 0.0, 0.0])
 
 
@@ -125,7 +125,7 @@ def test_influence_solves_with_the_hessian() -> None:
     hessian, gradients = hessian_and_gradients(evidence)
     damped = hessian + 0.05 * hessian.diagonal().mean() * torch.eye(len(hessian), dtype=hessian.dtype)
     expected = torch.linalg.solve(damped, gradients.T).norm(dim=0) / evidence.size
-    got = scores.influence_scores(evidence, damping=0.05, hessian="exact")
+    got = scoring.influence_scores(evidence, damping=0.05, hessian="exact")
     torch.testing.assert_close(got, expected.float())
 
 
@@ -141,8 +141,8 @@ def test_influence_without_a_bias() -> None:
 def test_kronecker_is_exact_where_predictions_are_alike() -> None:
     """All S_i equal: the Hessian is a Kronecker product."""
     evidence = linear(scale=0.0)
-    exact = scores.influence_scores(evidence, hessian="exact")
-    torch.testing.assert_close(scores.influence_scores(evidence), exact)
+    exact = scoring.influence_scores(evidence, hessian="exact")
+    torch.testing.assert_close(scoring.influence_scores(evidence), exact)
 
 
 def ranks(values: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ def ranks(values: Tensor) -> Tensor:
 
 def test_kronecker_ranks_as_exact_does() -> None:
     evidence = linear(size=400, classes=5, inputs=8, scale=1.0)
-    fast, exact = scores.influence_scores(evidence), scores.influence_scores(evidence, hessian="exact")
+    fast, exact = scoring.influence_scores(evidence), scoring.influence_scores(evidence, hessian="exact")
     agreement = torch.corrcoef(torch.stack([ranks(fast), ranks(exact)]))[0, 1]
-    without = torch.corrcoef(torch.stack([ranks(scores.grand_scores(norms_of(evidence))), ranks(exact)]))[0, 1]
+    without = torch.corrcoef(torch.stack([ranks(scoring.grand_scores(norms_of(evidence))), ranks(exact)]))[0, 1]
     assert agreement > 0.85
     assert agreement > without  # than gradients alone: the curvature is worth its cost
 
@@ -193,7 +193,7 @@ def test_influence_foretells_what_leaving_one_out_does() -> None:
         moved.append((fitted(inputs[rest], labels[rest], size, decay, whole) - whole).norm())
     evidence = Evidence(size, labels=labels, features=features, logits=inputs @ whole.view(3, -1).T)
     mean = hessian_mean(evidence)
-    foretold = scores.influence_scores(evidence, damping=decay / mean, hessian="exact")[::9].double()
+    foretold = scoring.influence_scores(evidence, damping=decay / mean, hessian="exact")[::9].double()
     torch.testing.assert_close(foretold, torch.stack(moved), rtol=0.2, atol=1e-4)
     assert torch.corrcoef(torch.stack([foretold, torch.stack(moved)]))[0, 1] > 0.99
 
@@ -235,7 +235,7 @@ def test_every_score_grows_with_difficulty() -> None:
         error_norms=norms,
         grad_norms=norms,
     )
-    for name, score in scores.SCORES.items():
+    for name, score in scoring.SCORES.items():
         values = score(evidence)
         assert values[1] > values[0], name
         assert values[3] > values[2], name

@@ -163,7 +163,9 @@ def influence_scores(evidence: Evidence, *, damping: float = 0.01, hessian: Hess
     if hessian not in ("kronecker", "exact"):
         raise InputError(message('hessian "kronecker" or "exact"', repr(hessian), "Leave it out for kronecker."))
     e, f = evidence.last_layer()
-    norms = (_by_kronecker if hessian == "kronecker" else _by_solving)(e, f, evidence.probabilities(), damping)
+    norms = (_influence_by_kronecker if hessian == "kronecker" else _influence_by_solving)(
+        e, f, evidence.probabilities(), damping
+    )
     return (norms / evidence.size).float()
 
 
@@ -190,12 +192,14 @@ def keep_largest(
     seed: int,
     **own: Any,
 ) -> Selection:
-    """The selection of those with the largest score, of all samples or of each class; ties by lot."""
-    lot = budget.generator(seed)
-    asked = list(budget.parts(evidence, share, balanced, lot))  # first: a bad budget is told before work is done
+    """The selection of those with the largest score, of all samples or of each class; ties by generator."""
+    generator = budget.make_generator(seed)
+    asked = list(
+        budget.split_by_class(evidence, share, balanced, generator)
+    )  # first: a bad budget is told before work is done
     scores = score(evidence, **own)
     ranked = torch.zeros(evidence.size, device=evidence.device) if scores is None else scores
-    chosen = torch.cat([members[budget.largest(ranked[members], k, lot)] for members, k in asked])
+    chosen = torch.cat([members[budget.find_largest(ranked[members], k, generator)] for members, k in asked])
     settings = {"share": float(share), "balanced": balanced, "seed": int(seed), **own}
     return Selection(chosen.sort().values, evidence.size, method=method, settings=settings, scores=scores)
 
@@ -204,36 +208,36 @@ def _no_scores(evidence: Evidence) -> None:
     del evidence
 
 
-def _by_kronecker(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
+def _influence_by_kronecker(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     """|(H + aI)^-1 g_i| with H diagonal in the basis of u x v: sum over (b, a) of (e'_b f'_a / (h_ba + a))^2."""
-    u, v, inverse = kronecker(f, p, damping)
-    squares = [((es @ u).square() @ inverse.square() * (fs @ v).square()).sum(1) for es, fs in blocks(e, f)]
+    u, v, inverse = factor_hessian(f, p, damping)
+    squares = [((es @ u).square() @ inverse.square() * (fs @ v).square()).sum(1) for es, fs in iterate_blocks(e, f)]
     return torch.cat(squares).sqrt()
 
 
-def kronecker(f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
+def factor_hessian(f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
     """The basis u x v in which H is taken for diagonal, and the [K, d] table of 1 / (H + a) there."""
     size, classes, inputs = len(f), p.shape[1], f.shape[1]
     outer, square = _zeros(f, classes, classes), _zeros(f, inputs, inputs)
-    for fs, ps in blocks(f, p):
+    for fs, ps in iterate_blocks(f, p):
         outer += torch.diag(ps.sum(0)) - ps.T @ ps
         square += fs.T @ fs
     u, v = torch.linalg.eigh(outer / size).eigenvectors, torch.linalg.eigh(square / size).eigenvectors
     values = _zeros(f, classes, inputs)
-    for fs, ps in blocks(f, p):
+    for fs, ps in iterate_blocks(f, p):
         curvature = ps @ u.square() - (ps @ u).square()  # u_b^T S_i u_b
         values += curvature.T @ (fs @ v).square() / size
     return u, v, (values.clamp(min=0) + _damping(values.mean(), damping)).reciprocal()
 
 
-def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
+def _influence_by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     """|(H + aI)^-1 g_i| with H written out, factored once and solved for block after block of samples."""
     size, classes, inputs = len(e), e.shape[1], f.shape[1]
     if classes * inputs > DENSE:
         got = f"{classes} classes x {inputs} inputs = {classes * inputs}"
         raise InputError(message(f"at most {DENSE} parameters in the last layer", got, 'Use hessian="kronecker".'))
     tensor = _zeros(e, classes, inputs, classes, inputs)
-    for fs, ps in blocks(f, p):
+    for fs, ps in iterate_blocks(f, p):
         for b in range(classes):
             for c in range(classes):
                 curvature = ps[:, b] * (float(b == c) - ps[:, c])
@@ -242,7 +246,7 @@ def _by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
     matrix.diagonal().add_(_damping(matrix.diagonal().mean(), damping))
     factor = torch.linalg.cholesky(matrix)
     norms = []
-    for es, fs in blocks(e, f):
+    for es, fs in iterate_blocks(e, f):
         gradients = (es[:, :, None] * fs[:, None, :]).flatten(1)
         norms.append(torch.cholesky_solve(gradients.T, factor).norm(dim=0))
     return torch.cat(norms)
@@ -253,7 +257,7 @@ def _damping(mean: Tensor, damping: float) -> Tensor:
     return damping * torch.where(mean > 1e-30, mean, 1.0)
 
 
-def blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def iterate_blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The same samples of both, a block at a time and in double precision."""
     for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
         yield one.double(), other.double()
