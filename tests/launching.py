@@ -29,7 +29,7 @@ import torch.distributed as dist
 IMPORTED = [
     "infobatch.cli.app",
     "infobatch.integrations.dcp",
-    "infobatch.lab.runs.runner",
+    "infobatch.lab.runs.many_runs",
     "torch._dynamo",  # which the first optimizer of a process imports
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset, TensorDataset
 
 import infobatch
-from infobatch.epoch.slice import PlanWalk
+from infobatch.epoch.scores import TableSlice
 
 
 def indices_as_data(size: int) -> TensorDataset:
@@ -248,7 +248,7 @@ def test_an_interrupt_inside_update_puts_back_that_batch_alone(monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(PlanWalk, "note", interrupted)
+        patch.setattr(TableSlice, "note", interrupted)
         with pytest.raises(KeyboardInterrupt):
             data.update(held[2])
     data.skip()
@@ -359,4 +359,4 @@ def test_a_repr_names_the_epoch_that_comes() -> None:
     for (x,) in infobatch.DataLoader(train_data, batch_size=4):
         train_data.update(x)
     assert "epoch 1 of 8" in repr(train_data)
-    assert train_data._course.epoch == 0, "and closes nothing"
+    assert train_data._epoch.epoch == 0, "and closes nothing"

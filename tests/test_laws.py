@@ -198,9 +198,9 @@ def test_named_samples_are_counted_without_asking_a_device() -> None:
     """Only a graph counts where Python does not see it; devices other than CUDA's have none to be asked for."""
     train_data = a_run()
     indices = train_data.plan().indices
-    train_data._course.count_unseen(indices[:8])
+    train_data._epoch.count_unseen(indices[:8])
     assert train_data.progress[1] == 8
-    assert int(train_data._book.recorded) == 0
+    assert int(train_data._scores.named_count) == 0
 
 
 @pytest.mark.parametrize("compensate", ["loss", "none"])
@@ -213,7 +213,7 @@ def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
     for _ in range(3):
         stock = torch.utils.data.DataLoader(train_data, batch_size=8, sampler=train_data.sampler)
         for x, z in infobatch.DataLoader(train_data, batch_size=8) if feeder == "ours" else stock:
-            weights = train_data._book.look_up(z) * share_of(z, train_data)
+            weights = train_data._scores.look_up(z) * share_of(z, train_data)
             mean = train_data.update(x, z) if feeder == "indices" else train_data.update(x)
             assert torch.equal(train_data.batch_weights, weights)
             assert mean.item() == pytest.approx(float((x * train_data.batch_weights).mean()), rel=1e-5)
@@ -280,7 +280,7 @@ def test_a_compiled_step_without_indices(dynamic: bool | None, ours: bool) -> No
     for _ in range(4):
         stock = torch.utils.data.DataLoader(train_data, batch_size=8, sampler=train_data.sampler)
         for x, z in infobatch.DataLoader(train_data, batch_size=8) if ours else stock:
-            weights = train_data._book.look_up(z) * share_of(z, train_data)
+            weights = train_data._scores.look_up(z) * share_of(z, train_data)
             assert fast(x).item() == pytest.approx(float((x * weights).mean()), rel=1e-5)
     assert torch.equal(train_data.scores, skewed())
     assert train_data.epoch == 4

@@ -282,7 +282,7 @@ def drop(key: str) -> Callable[[dict[str, Any]], Any]:
     return spoil
 
 
-FIELDS = ["format", "size", "method", "num_epochs", "seed", "epoch", "planned", "scores", "reports", "running"]
+FIELDS = ["format", "size", "method", "num_epochs", "seed", "epoch", "planned", "scores", "summaries", "running"]
 SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{f"no {key}": drop(key) for key in FIELDS},
     **{f"no running.{key}": drop(f"running.{key}") for key in ("indices", "table", "fresh")},
@@ -306,9 +306,9 @@ SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "scores as a list": put("scores", lambda scores: scores.tolist()),
     "scores of two dimensions": put("scores", lambda scores: scores[None]),
     "infinite scores": put("scores", lambda scores: torch.full_like(scores, torch.inf)),
-    "reports of nothing": put("reports", None),
-    "a report of nothing": put("reports", [None]),
-    "a report without its numbers": put("reports", [{"epoch": 0}]),
+    "reports of nothing": put("summaries", None),
+    "a report of nothing": put("summaries", [None]),
+    "a report without its numbers": put("summaries", [{"epoch": 0}]),
     "running as a list": put("running", []),
     "running as a number": put("running", 3),
     "fresh too long": put("running.fresh", lambda fresh: torch.cat([fresh, fresh])),

@@ -6,13 +6,20 @@
 """
 
 from . import methods
-from .dataset import Pruned
-from .epoch.summary import EpochReport
-from .errors import EpochError, InfoBatchError, InfoBatchWarning, InputError, MisalignedError, RankError, StateError
+from .dataset import InfoBatch, Pruned
+from .epoch.summary import EpochSummary
+from .errors import (
+    EpochError,
+    InfoBatchError,
+    InfoBatchWarning,
+    InputError,
+    MisalignedError,
+    RankError,
+    StateError,
+)
 from .files import load, save
 from .loader import DataLoader
 from .methods import variations
-from .paper import InfoBatch
 from .plan import Plan
 from .schedule.pace import Paced, full_steps, pace
 
@@ -21,7 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataLoader",
     "EpochError",
-    "EpochReport",
+    "EpochSummary",
     "InfoBatch",
     "InfoBatchError",
     "InfoBatchWarning",
@@ -39,3 +46,7 @@ __all__ = [
     "save",
     "variations",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,30 +12,45 @@ from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .attribution.queue import Pass
+from .attribution.counted import Counted
 from .attribution.sampler import PlanSampler
 from .attribution.views import COPY, Copied, FullView, View
-from .epoch.advice import Cautions, warn_of_odd
-from .epoch.hidden import Look
-from .epoch.running import BOTH, Course, in_graph
-from .epoch.scores import ScoreBook, bring
-from .epoch.summary import EpochReport
+from .epoch.advice import Advice, warn_not_finite
+from .epoch.hidden import HiddenPass
+from .epoch.running import BOTH, RunningEpoch, is_in_graph
+from .epoch.scores import Scores, ScoreTable
+from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
-from .growing import Growing, Pace
 from .methods.channels import check_channels
-from .methods.cuts import rule_of
+from .methods.cuts import Rounding, rule_of
 from .methods.method import Method, check_method
 from .methods.when import Moment
-from .plan import Growth, Plan, ShardPlan
+from .plan import Compensation, PlanNumbers
 from .ranks.exchange import Ranks, find
-from .ranks.shards import ShardBook, draw
-from .state import checked, restore, state_of
+from .ranks.shards import ShardedScores
+from .state import make_state, restore
 
 ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
 
 
+class EpochListener(Protocol):
+    """What ``infobatch.pace`` registers with the data."""
+
+    def begin(self) -> None:
+        """Called when the plan of an epoch is known, before its first batch."""
+
+
 class Pruned(View):
-    """A data set that shows each epoch only the samples a method keeps, and weighs their losses.
+    """A data set that shows each epoch only the samples a method keeps, and weights their losses.
+
+    Args:
+        dataset: A map-style data set.
+        method: One of ``infobatch.methods``, or a selection of ``infobatch.selection``.
+        num_epochs: The number of epochs of the whole run, which decides when pruning ends.
+        seed: Plans are a function of the scores, the epoch and this seed.
+        compensate: "none", or "loss" to let the loss of a pruned epoch grow by |D|/|S| as in the paper.
+        group: The process group that trains together; None for the default one, if any.
+        shard_scores: Keep only a shard of the scores on each rank. The process group must be initialized first.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
@@ -43,7 +58,7 @@ class Pruned(View):
     >>> for epoch in range(train.epoch, 4):
     ...     for (x,) in infobatch.DataLoader(train, batch_size=10):
     ...         loss = train.update(x.square().sum(1))
-    >>> [report.kept for report in train.history]
+    >>> [summary.kept for summary in train.history]
     [100, 50, 50, 50]
     """
 
@@ -54,72 +69,54 @@ class Pruned(View):
         num_epochs: int,
         *,
         seed: int = 0,
-        compensate: Growth = "none",
+        compensate: Compensation = "none",
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
         num_epochs = checks.check_count("num_epochs", num_epochs, 1, ORDER)
-        seed = checks.check_count("seed", seed, 0, "Any will do; 0 is the default.")
+        seed = checks.check_count("seed", seed, 0, "Any value will do; 0 is the default.")
         if isinstance(dataset, View):
-            twice = message("a plain data set", "one that is wrapped already", "Wrap it once.")
+            twice = message("a plain data set", "one that is already wrapped", "Wrap it once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
-        method = _fitting(method, len(dataset), num_epochs)
-        growing = Growing(compensate, unbiased=method.unbiased)
+        method = _check_fit(method, len(dataset), num_epochs)
+        if compensate not in ("none", "loss"):
+            remedy = 'Leave it out to keep steps as large as on full data; "loss" is the paper\'s.'
+            raise InputError(message('compensate "none" or "loss"', repr(compensate), remedy))
         if not isinstance(shard_scores, bool):
             raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
+        scores: Scores
         if shard_scores:
             by_cuts = rule_of(method.policy) is not None and method.memory is None and not method.around
             checks.check_shardable(len(dataset), repr(method), by_cuts)
+            scores = ShardedScores(len(dataset), find(group))
+        else:
+            scores = table = ScoreTable(len(dataset))
+            table.make_columns(method.memory, method.channels)
         super().__init__(dataset)
         self.method = method
         self.num_epochs = num_epochs
         self.seed = seed
-        self._growing = growing
+        self.compensate = compensate
         self.group = group
-        """The process group that shares the data; None for the default one, if any."""
         self.shard_scores = shard_scores
-        """Whether each rank holds its part of the scores alone."""
-        self._book: ScoreBook | ShardBook
-        if shard_scores:
-            self._book = ShardBook(len(dataset), find(group))
-        else:
-            self._book = ScoreBook(len(dataset))
-            self._book.keep(method.memory, method.channels)
-        self._course = Course(self._book)
+        self.listeners: dict[Any, EpochListener] = {}
+        """By optimizer: who is told when an epoch begins."""
+        self._scores = scores
+        self._epoch = RunningEpoch(scores)
         self._latest: tuple[Tensor, float] | None = None
-        """The weights of the batch that was updated last, and the correction of its mean."""
-        self._look: Look | None = None
-        """The look at those left out, while there is one."""
-        self._reports: list[EpochReport] = []
-        self._sampler = PlanSampler(self._begin, self._length, self._where)
-        self._cautions = Cautions(method)
-        self._cautions.of_the_end(num_epochs)
+        """The weights of the batch that was updated last, and the factor on its mean."""
+        self._hidden: HiddenPass | None = None
+        self._summaries: list[EpochSummary] = []
+        self._sampler = PlanSampler(self._begin_pass, self._length, self._position)
+        self._advice = Advice(method, loss_grows=compensate == "loss" and method.unbiased)
+        self._advice.check_length(num_epochs)
 
-    # ---- what a training loop uses -----------------------------------------------------------------------
-
-    @property
-    def compensate(self) -> Growth:
-        """What grows when steps get fewer: "none", the learning rate ("lr") or the "loss"."""
-        return self._growing.what
-
-    @property
-    def paced(self) -> bool:
-        """Whether somebody looks after the learning rate: ``infobatch.pace``, or a loop of its own that says so."""
-        return self._growing.paced
-
-    @paced.setter
-    def paced(self, paced: bool) -> None:
-        self._growing.paced = paced
-
-    @property
-    def paces(self) -> dict[Any, Pace]:
-        """By optimizer: who makes its learning rate grow."""
-        return self._growing.paces
+    # ---- the training loop -------------------------------------------------------------------------------
 
     @property
     def sampler(self) -> PlanSampler:
-        """For ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
+        """The sampler for ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
         return self._sampler
 
     def update(
@@ -128,61 +125,90 @@ class Pruned(View):
         indices: Tensor | None = None,
         *,
         score: Tensor | None = None,
-        confidence: Tensor | None = None,
+        **channels: Tensor | None,
     ) -> Tensor:
-        """Take one loss a sample; return the weighted mean to call ``backward`` on.
+        """Record one loss per sample, and return the weighted mean to call ``backward`` on.
 
-        Without ``indices`` the losses belong to the batch that has waited longest. With them they belong to those
-        samples, and the order and look-ahead of the loader do not matter. ``score`` is recorded in place of the
-        loss. ``confidence`` is the probability the model gives the right answer, for methods that need it.
+        A short last batch of a pruned epoch counts in proportion to its size, so that all samples count alike.
 
-        A short last batch of a pruned epoch counts for what it holds, and not as a whole one.
+        Args:
+            loss: The losses of a whole batch, shape [batch], as from a criterion with ``reduction="none"``.
+            indices: The samples they belong to. Without them, the losses belong to the batch that has waited longest.
+                With them, the order of the loader does not matter, and a batch may come in parts.
+            score: What to record instead of the loss.
+            channels: What some methods need with every loss, as ``confidence``; see ``methods.channels``.
+
+        Returns:
+            A scalar: the mean of the losses, each times its weight.
+
+        Raises:
+            InputError: If an argument has the wrong shape, type or device.
+            MisalignedError: If the losses cannot be shown to belong to the waiting batch.
         """
         checks.check_loss(loss)
         if score is not None:
             checks.check_score(score, loss)
-        channels = {} if confidence is None else {"confidence": confidence}
-        if self.method.channels:
+        if channels or self.method.channels:
             check_channels(repr(self.method), self.method.channels, loss, channels)
-        if loss.device != self._book.device:
+        epoch = self._epoch
+        if loss.device != epoch.device:
             self.to(loss.device)
-        scores, correction = loss if score is None else score, 1.0
+        scores = loss if score is None else score
         if self.method.score == "batch":
             scores = scores.detach().mean().expand_as(scores)
         compiling = torch.compiler.is_compiling()
+        given = {name: values for name, values in channels.items() if values is not None}
         if indices is None:
-            note = self._course.note
-            if compiling:
-                note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]  # Python keeps the books
-            weights, correction = note(scores, confidence)
+            note = torch.compiler.disable(epoch.note) if compiling else epoch.note  # type: ignore[no-untyped-call]
+            weights, factor = note(scores, given)
         else:
-            weights, correction = self._weights_of(indices, loss)
-            self._book.record(indices, scores)
-            bring(self._book.came, indices, confidence)
-        self._latest = None if compiling else (weights, correction)
-        return _weighted_mean(loss, weights, correction)
+            weights, factor = self._weights_of(indices, loss)
+            self._scores.record(indices, scores)
+            self._scores.record_channels(indices, given)
+        self._latest = None if compiling else (weights, factor)
+        return _weighted_mean(loss, weights, factor)
 
     @property
     def batch_weights(self) -> Tensor:
-        """The weights of the losses that ``update`` took last, for optimizers that go over a batch again: SAM, LBFGS.
+        """The weights of the last ``update``, for optimizers that evaluate a batch twice: SAM, LBFGS.
 
         >>> import torch, infobatch
         >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
         >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
-        ...     loss = train_data.update(x)  # backward, and to the worst point nearby
-        ...     again = (x * train_data.batch_weights).mean()  # backward there, and the step
+        ...     loss = train_data.update(x)  # backward, and the step to the worst point nearby
+        ...     again = (x * train_data.batch_weights).mean()  # backward there, and the optimizer's step
         """
         if self._latest is None:
             remedy = "Ask after an update(), outside of torch.compile."
             raise MisalignedError(message("a batch that has had its update", "none", remedy))
-        weights, correction = self._latest
-        return weights * correction
+        weights, factor = self._latest
+        return weights * factor
+
+    @property
+    def batch_indices(self) -> Tensor:
+        """The indices of the batch that was delivered last, on the CPU: what ``update`` needs for parts of a batch.
+
+        >>> import torch, infobatch
+        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
+        >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
+        ...     for part, indices in zip(x.split(2), train_data.batch_indices.split(2)):
+        ...         loss = train_data.update(part, indices)
+        """
+        return self._epoch.expect("a call for indices").newest()
+
+    def skip(self) -> None:
+        """Leave out the batch that has waited longest: it gets no losses."""
+        self._epoch.skip()
 
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
-        """The samples the last epoch left out, as (batch, indices), for a look without training.
+        """Yield the samples that the last epoch left out as (batch, indices), for a forward pass between two epochs.
 
-        Call ``observe`` for each batch. For methods that want to know how the left-out fare; between two epochs.
-        ``loader`` takes the other arguments of torch's DataLoader. With ranks each looks at its part, and all must.
+        Call ``observe`` for each batch. Only for methods that need it. With ranks, each yields its share, and all must
+        take part.
+
+        Args:
+            batch_size: The batch size per rank.
+            loader: Other arguments of torch's DataLoader.
 
         >>> import torch, infobatch
         >>> data = torch.utils.data.TensorDataset(torch.rand(40, 1))
@@ -192,284 +218,267 @@ class Pruned(View):
         >>> for (x,), indices in train.hidden(batch_size=8):
         ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
         """
-        batch_size = checks.check_count("batch_size", batch_size, 1, "As for training.")
-        checks.check_look(loader)
+        batch_size = checks.check_count("batch_size", batch_size, 1, "Use that of training.")
+        checks.check_hidden_loader(loader)
         self._settle()
         if not self.method.observes_hidden:
-            raise InputError(
-                message("a method that wants a look at the left-out", repr(self.method), "Only those need it.")
-            )
-        run, got = self._course.running, ""
-        if self._course.done() or self._course.before:
+            remedy = "Other methods do without."
+            raise InputError(message("a method that needs the hidden samples", repr(self.method), remedy))
+        epoch, got = self._epoch, ""
+        if epoch.done() or epoch.done_before:
             got = "one inside an epoch"
-        elif run is not None and run.open:
-            got = "one with a loader's iterator open"  # it has a plan that is not to be
+        elif epoch.queue is not None and epoch.queue.is_open:
+            got = "one with a loader's iterator open"  # its plan is about to be dropped
         if got:
-            remedy = "Take it after an epoch's last update and before the next iter(loader)."
-            raise MisalignedError(message("a look at the left-out between two epochs", got, remedy))
-        self._course.drop_plan()  # whom it keeps depends on what is seen now
-        assert isinstance(self._book, ScoreBook)
-        self._look = look = Look(self._book, self.method, self._meet_ranks(), self._course.epoch)
+            remedy = "Take it after the last update of an epoch and before the next iter(loader)."
+            raise MisalignedError(message("a pass over the hidden samples between two epochs", got, remedy))
+        epoch.drop_plan()  # it depends on what is observed now
+        assert isinstance(self._scores, ScoreTable)
+        self._hidden = hidden = HiddenPass(self._scores, self.method, self._meet_ranks(), epoch.epoch)
         try:
-            yield from look.batches(self.dataset, batch_size, loader)
-            odd = look.close()
-            if self._reports:
-                warn_of_odd(self._reports[-1].epoch, odd, look.size, "seen after it ")
+            yield from hidden.batches(self.dataset, batch_size, loader)
+            not_finite = hidden.close()
+            if self._summaries:
+                warn_not_finite(self._summaries[-1].epoch, not_finite, hidden.size, "observed after it ")
         finally:
-            if self._look is look:
-                look.forget()
-                self._look = None
+            if self._hidden is hidden:
+                hidden.forget()
+                self._hidden = None
 
-    def observe(self, loss: Tensor, indices: Tensor, *, confidence: Tensor | None = None) -> None:
-        """How a sample that was left out fares; see ``hidden``. Nothing to call ``backward`` on."""
+    def observe(self, loss: Tensor, indices: Tensor, **channels: Tensor | None) -> None:
+        """Record the losses of hidden samples without training on them; see ``hidden``."""
         checks.check_loss(loss)
         checks.check_indices(indices, loss)
-        if self._look is None:
-            raise MisalignedError(
-                message("observe inside a loop over train_data.hidden()", "one outside", "See Pruned.hidden.")
-            )
-        if self.method.channels:
-            check_channels(repr(self.method), self.method.channels, loss, {"confidence": confidence})
-        self._look.note(loss, indices, confidence)
-
-    def skip(self, count: int | None = None) -> None:
-        """Leave out the batch that waits (or its first ``count`` samples): it will get no loss."""
-        if count is not None:
-            count = checks.check_count("count", count, 1, "Leave it out to skip the whole batch.")
-        run = self._course.opened("a skip")
-        run.walk.skip(run.drop(count))
+        if self._hidden is None:
+            expected = "observe() inside a loop over train_data.hidden()"
+            raise MisalignedError(message(expected, "a call outside of one", "See Pruned.hidden."))
+        if channels or self.method.channels:
+            check_channels(repr(self.method), self.method.channels, loss, channels)
+        given = {name: values for name, values in channels.items() if values is not None}
+        self._hidden.note(loss, indices, given)
 
     @property
     def epoch(self) -> int:
-        """The epoch the next batch belongs to."""
-        if self._course.alone:
+        """The epoch that the next batch belongs to."""
+        if self._epoch.is_alone:
             self._settle()
-        return self._course.epoch + self._course.finished()
+        return self._epoch.epoch + self._epoch.is_finished()
 
-    def plan(self) -> Plan | ShardPlan:
-        """The plan of the current epoch, or of the coming one once the last batch has had its update.
+    def plan(self) -> PlanNumbers:
+        """Return the plan of the current epoch, or of the next one once the last batch has had its update.
 
-        With ``shard_scores`` its numbers alone; then asking for a new one is for all ranks or none.
+        With ``shard_scores`` only its numbers, and asking for a new plan is a collective call.
         """
         self._settle()
-        if self._look is not None:
-            remedy = "Whom it keeps depends on what is seen there: go through train_data.hidden() to its end first."
-            raise MisalignedError(message("no plan inside a look at the left-out", "a call for one", remedy))
-        course, book = self._course, self._book
-        if course.plan is None:
-            moment = Moment(course.epoch, self.num_epochs)
-            if isinstance(book, ShardBook):
+        if self._hidden is not None:
+            remedy = "It depends on what is observed there: finish the loop over train_data.hidden() first."
+            raise MisalignedError(message("no call for a plan during a pass over the hidden samples", "one", remedy))
+        epoch, scores = self._epoch, self._scores
+        if epoch.plan is None:
+            if scores.is_sharded:
                 self._meet_ranks()
-                course.plan = draw(book, self.method, moment, self.seed)
-            else:
-                course.plan = self.method.draw(book, moment, self.seed)
-            book.begin(course.plan, self._growing.scale(course.plan))  # type: ignore[arg-type]  # each kind has its own
-        return course.plan
+            plan: Any = scores.draw(self.method, Moment(epoch.epoch, self.num_epochs), self.seed)
+            epoch.plan = plan
+            scores.begin(plan, plan.scale(self.compensate))
+        return epoch.plan
 
     def to(self, device: torch.device | str) -> Pruned:
-        """Move the scores. The first ``update`` does so, too; call this where that one is compiled or captured."""
-        self._course.to(torch.device(device))
+        """Move the scores. The first ``update`` does so, too; call this if that one is compiled or captured."""
+        self._epoch.to(torch.device(device))
         return self
 
     def full(self) -> FullView:
-        """An unpruned view for passes that are no training."""
+        """Return an unpruned view, for passes that do not train."""
         return FullView(self.dataset, self.seed)
 
-    # ---- what a person wants to know ---------------------------------------------------------------------
+    # ---- facts -------------------------------------------------------------------------------------------
 
     @property
     def scores(self) -> Tensor:
-        """A copy of the scores, one a sample; NaN where nothing is known yet. With ``shard_scores``, of ``owned``."""
+        """A copy of the score of each sample; NaN if nothing is known. With ``shard_scores``, those of ``owned``."""
         self._settle()
-        return self._book.scores.clone()
+        return self._scores.scores.clone()
 
     @property
     def owned(self) -> Tensor:
-        """The samples whose scores this process holds, in the order of ``scores``."""
-        return self._book.samples()
+        """The indices of the samples whose scores this process holds, in the order of ``scores``."""
+        return self._scores.samples()
 
     @property
-    def history(self) -> tuple[EpochReport, ...]:
-        """One report for each epoch behind us; with ranks, up to the last one whose losses were exchanged."""
-        if self._course.alone:
+    def history(self) -> tuple[EpochSummary, ...]:
+        """A summary of each finished epoch; with ranks, up to the last one whose losses were exchanged."""
+        if self._epoch.is_alone:
             self._settle()
-        return tuple(self._reports)
+        return tuple(self._summaries)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(epoch, samples of it done, samples of it in all) for the epoch the next batch belongs to.
+        """(epoch, samples done, samples in all) of the epoch that the next batch belongs to.
 
-        With ranks: of this rank's part, and (epoch, 0, 1) while the coming plan waits for the others' losses, or for
-        a look at the left-out.
+        With ranks: of this rank's slice, and (epoch, 0, 1) while the next plan waits for the losses of the others, or
+        for a pass over the hidden samples.
         """
-        world, course = find(self.group).world, self._course
-        if self._look is not None or (world > 1 and (course.plan is None or course.finished())):
+        world, epoch = find(self.group).world, self._epoch
+        if self._hidden is not None or (world > 1 and (epoch.plan is None or epoch.is_finished())):
             return self.epoch, 0, 1
-        self.plan()
-        run, before = course.running, course.past(world)
-        return course.epoch, before + course.done(), before + (course.left(world) if run is None else run.total)
+        plan, queue = self.plan(), epoch.queue
+        before = self._scores.count_past(plan, epoch.done_before, world)
+        left = self._scores.count_left(plan, epoch.done_before, world) if queue is None else queue.total
+        return epoch.epoch, before + epoch.done(), before + left
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on from here, as plain tensors, numbers and text.
+        """Return everything needed to go on from here, as plain tensors, numbers and text.
 
-        The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and
-        random numbers are not. With ranks, for all of them or none: it brings their losses together. The result is
-        the same on each, for any number of ranks to go on from. With ``shard_scores`` it is this rank's part, and all
-        parts together are for any number of ranks to go on from.
+        With ranks this is a collective call: it brings their losses together. The result is the same on each, and any
+        number of ranks may go on from it. With ``shard_scores`` it is this rank's shard, and any number of ranks may go
+        on from all shards together.
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
         self._settle()
-        self._course.leave_out_doubtful()
-        return state_of(
-            self._course,
+        self._epoch.drop_unsure()
+        return make_state(
+            self._epoch,
             method=self.method.terms,
             compensate=self.compensate,
             num_epochs=self.num_epochs,
             seed=self.seed,
-            reports=self._reports,
+            summaries=self._summaries,
         )
 
     def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Go on from a ``state_dict``: the same remaining samples, the same later plans.
 
-        The seed comes with it; ``num_epochs`` stays as promised here. Checked as a whole before anything changes.
-        With ``shard_scores``: the state this rank saved or, from any number of ranks, the list of all their states.
+        The seed comes with it; ``num_epochs`` stays as given here. The state is checked completely before anything
+        changes.
+
+        Args:
+            state: What ``state_dict`` returned. With ``shard_scores`` the state this rank saved or, from any number of
+                ranks, the list of all their states.
+
+        Raises:
+            StateError: If it cannot be loaded here. Nothing was changed.
         """
         if get_worker_info() is not None:
             return
-        parts = checked(self._course, state, self.method.terms, self.compensate)
-        first = parts[0]
-        self._course.restart(first["epoch"])
+        states = self._scores.check_states(state, self.method.terms, self.compensate)
+        first = states[0]
+        self._epoch.restart(first["epoch"])
         self.seed, self._latest = first["seed"], None
-        self._reports = [EpochReport(**report) for report in first["reports"]]
+        self._summaries = [EpochSummary(**summary) for summary in first["summaries"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
-            self.to("cuda")  # the coming plan is drawn where the uninterrupted run would draw it
-        restore(self._course, parts, self._growing.scale)
+            self.to("cuda")  # the next plan is drawn where the uninterrupted run would draw it
+        restore(self._epoch, states, self.compensate)
 
     # ---- epochs ------------------------------------------------------------------------------------------
 
-    def _begin(self, loader: _BaseDataLoaderIter | None) -> Pass:
-        """A pass begins. Called by the sampler at its first step."""
-        checks.check_loaded(getattr(loader, "_dataset", None), self.dataset, self, self._book.size)
-        course, ranks = self._course, self._meet_ranks(loader)
+    def _begin_pass(self, iterator: _BaseDataLoaderIter | None) -> Counted:
+        """Begin a pass. Called by the sampler at its first step."""
+        checks.check_loaded(getattr(iterator, "_dataset", None), self.dataset, self, self._scores.size)
+        epoch, ranks = self._epoch, self._meet_ranks(iterator)
         self._settle()
-        if course.running is not None and course.done():
-            course.running.check_end()
+        if epoch.queue is not None and epoch.done():
+            epoch.queue.check_complete()
             self._close()
         else:
-            course.check_idle()
-        if course.epoch >= self.num_epochs:
+            epoch.check_idle()
+        if epoch.epoch >= self.num_epochs:
             raise EpochError(
                 message(
-                    f"at most the num_epochs={self.num_epochs} promised",
-                    f"a pass for epoch {course.epoch} (counted from 0)",
-                    "Promise more: the last epochs run on full data, so pruning must know where the end is. For "
-                    "passes that are no training load train_data.full().",
+                    f"at most num_epochs={self.num_epochs} epochs",
+                    f"a pass for epoch {epoch.epoch} (counted from 0)",
+                    "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. "
+                    "For passes that do not train load train_data.full().",
                 )
             )
-        self._enter()
-        return course.walk(self.seed, self._sampler, loader, ranks)
+        self._announce()
+        return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
 
-    def _enter(self, *, look: bool = True) -> None:
-        """The first batch of an epoch, or of what is left of it, is coming: the rate of its steps is due.
-
-        Without a ``look`` at values: a device would wait for one.
-        """
-        course, plan = self._course, self.plan()
-        self._growing.begin()
-        course.told = True
-        self._cautions.of_rates(plan, self._growing)
+    def _announce(self, *, look: bool = True) -> None:
+        """Tell the listeners that an epoch begins; without a ``look`` no value is read, so no device waits."""
+        epoch, plan = self._epoch, self.plan()
+        for listener in self.listeners.values():
+            listener.begin()
+        epoch.is_announced = True
         if look:
-            self._cautions.of_bounds(plan, self._book, self._growing)
-            if self.method.observes_hidden and not (course.before or course.done()):
-                self._cautions.of_looks(self._book)
+            self._advice.check_bounds(plan, self._scores)
+            if self.method.observes_hidden and not (epoch.done_before or epoch.done()):
+                assert isinstance(self._scores, ScoreTable)
+                self._advice.check_hidden(self._scores)
 
-    def _meet_ranks(self, loader: _BaseDataLoaderIter | None = None) -> Ranks:
-        """The ranks as they are now; at first sight, make sure that all of them mean the same training."""
+    def _meet_ranks(self, iterator: _BaseDataLoaderIter | None = None) -> Ranks:
+        """Return the ranks; the first time, check that all of them were given the same training."""
         ranks = find(self.group)
         terms = {
             "method": self.method.terms,
             "num_epochs": self.num_epochs,
             "seed": self.seed,
             "compensate": self.compensate,
-            "batch size": getattr(getattr(loader, "_index_sampler", None), "batch_size", None),
+            "batch size": getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
         }
-        self._course.meet(ranks, terms)
+        self._epoch.meet(ranks, terms)
         return ranks
 
     def _length(self) -> int:
-        last = self._course.last
-        if last is not None and not self._course.through():
-            return last.size
-        self.plan()
-        return self._course.left(find(self.group).world)
+        epoch = self._epoch
+        if epoch.last is not None and not epoch.is_pass_over():
+            return epoch.last.size
+        return self._scores.count_left(self.plan(), epoch.done_before, find(self.group).world)
 
-    def _where(self) -> tuple[int, int]:
+    def _position(self) -> tuple[int, int]:
         """The epoch that the next batch belongs to, and how many samples of it have come back."""
-        course = self._course
-        return self.epoch, 0 if course.finished() else course.before + course.done()
+        epoch = self._epoch
+        return self.epoch, 0 if epoch.is_finished() else epoch.done_before + epoch.done()
 
     def _settle(self) -> None:
-        """Move on if the running epoch is finished. With ranks this is where they talk."""
-        if self._course.finished():
+        """Close the running epoch if it is finished. With ranks this is where they talk."""
+        if self._epoch.is_finished():
             self._close()
 
     def _close(self) -> None:
-        """The epoch is over: its losses become the scores."""
-        if self._course.running is None and find(self.group).world > 1:
+        epoch = self._epoch
+        if epoch.queue is None and find(self.group).world > 1:
             raise RankError(
                 message(
-                    "a pass over train_data.sampler, which shares a plan out to the ranks",
-                    "losses of samples taken from plan() alone",
+                    "a pass over train_data.sampler, which divides a plan between the ranks",
+                    "losses of samples taken from plan() only",
                     "Load with infobatch.DataLoader or sampler=train_data.sampler.",
                 )
             )
-        course = self._course
-        if course.plan is not None and course.done():
-            self._cautions.of_bounds(course.plan, self._book, self._growing)
-            if not course.told:
-                self._cautions.of_rates(course.plan, self._growing)
-                self._cautions.of_sleep(course.plan, self._growing)
-        done, amiss = course.close(self.method.memory)
-        if self._latest is not None:  # which holds the weights of the whole epoch
+        if epoch.plan is not None and epoch.done():
+            self._advice.check_bounds(epoch.plan, self._scores)
+        summary, error = epoch.close(self.method.memory)
+        if self._latest is not None:  # a view into the weights of the whole epoch
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
-        self._reports.append(done)
-        if amiss is not None:
-            raise amiss
-        self._cautions.of_rise(done, self._book, self._growing)
-        warn_of_odd(done.epoch, done.not_finite, done.kept)
-        if course.epoch >= self.num_epochs:
-            self._growing.begin()
+        self._summaries.append(summary)
+        if error is not None:
+            raise error
+        self._advice.check_rise(summary, self._scores)
+        warn_not_finite(summary.epoch, summary.not_finite, summary.kept)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float]:
-        """The weights of samples that the caller names, and the correction of their mean; an error where they cannot
-        be named.
-        """
+        """Return the weights of samples that the caller names, and the factor on their mean."""
         checks.check_indices(indices, loss)
-        last = self._course.last
-        if last is not None and last.taken:
+        epoch = self._epoch
+        if epoch.last is not None and epoch.last.taken:
             if not torch.compiler.is_compiling():
-                self._settle()  # the epoch of that pass may be through, and nobody has asked since
-            if last.epoch == self._course.epoch:
+                self._settle()  # the epoch of that pass may have ended unnoticed
+            if epoch.last.epoch == epoch.epoch:
                 raise MisalignedError(BOTH)
-        seen = not in_graph(indices)
-        looked_at = seen and indices.device.type == "cpu"  # elsewhere that would wait: the epoch's end has a look
-        if looked_at:
+        is_visible = not is_in_graph(indices)
+        look = is_visible and indices.device.type == "cpu"  # elsewhere the end of the epoch checks the values
+        if look:
             self.plan()
-        if seen and not self._course.told:  # no pass over the sampler has begun: these samples are from plan()
-            self._enter(look=looked_at)
-        if looked_at:
-            return self._course.count_named(indices)
-        return self._course.count_unseen(indices)
+        if is_visible and not epoch.is_announced:  # no pass over the sampler has begun: these samples are from plan()
+            self._announce(look=look)
+        return epoch.note_named(indices, look=look)
 
     def __deepcopy__(self, memo: Any) -> Pruned:
-        raise InputError(
-            message("one owner of the scores", "a copy", "Make a new one and load the state_dict() of this one.")
-        )
+        remedy = "Make a new one and load the state_dict() of this one."
+        raise InputError(message("one owner of the scores", "a copy", remedy))
 
     def __copy__(self) -> Pruned:
         return self.__deepcopy__(None)
@@ -477,17 +486,74 @@ class Pruned(View):
     def __reduce__(self) -> tuple[type[Copied], tuple[Any]]:
         if get_spawning_popen() is None:
             remedy = "Save its state_dict(), and load that into a new one around the same data."
-            raise InputError(message("one owner of the scores", "a pickled copy, which has none", remedy))
-        return Copied, (self.dataset,)  # what a spawned worker needs
+            raise InputError(message("one owner of the scores", "a pickled copy", remedy))
+        return Copied, (self.dataset,)  # all that a spawned worker needs
 
     def __repr__(self) -> str:
-        epoch = self._course.epoch + self._course.finished()  # without closing it
-        about = f"{len(self)} samples, epoch {epoch} of {self.num_epochs}"
-        return f"{type(self).__name__}({self.method!r}, {about})"
+        epoch = self._epoch.epoch + self._epoch.is_finished()  # without closing it
+        return f"{type(self).__name__}({self.method!r}, {len(self)} samples, epoch {epoch} of {self.num_epochs})"
 
 
-def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
-    """The method, or a selection in its place, if it can do what it promises for so many samples and epochs."""
+class InfoBatch(Pruned):
+    """The paper's method around a data set, with the arguments in the order of the poster.
+
+    Args:
+        dataset: A map-style data set.
+        num_epochs: The number of epochs of the whole run.
+        ratio: The share pruned among the samples below the mean loss (the paper's r).
+        delta: Prune while epoch < delta * num_epochs; after that, train on full data.
+        saving: The share of the whole run to save, instead of a fixed threshold.
+        warmup, rescale, rounding: See ``infobatch.methods.infobatch``.
+        seed, compensate, group, shard_scores: See ``Pruned``.
+
+    >>> import torch, infobatch
+    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+    >>> train_data = infobatch.InfoBatch(data, 10, 0.5, 0.875)
+    >>> loader = torch.utils.data.DataLoader(train_data, batch_size=20, sampler=train_data.sampler)
+    >>> for (x,) in loader:
+    ...     loss = train_data.update(x.square().sum(1))
+    >>> train_data.plan().kept < 100
+    True
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_epochs: int,
+        ratio: float = 0.5,
+        delta: float = 0.875,
+        *,
+        saving: float | None = None,
+        warmup: int = 0,
+        rescale: bool = True,
+        rounding: Rounding = "exact",
+        seed: int = 0,
+        compensate: Compensation = "none",
+        group: Any = None,
+        shard_scores: bool = False,
+    ) -> None:
+        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
+        if saving is None:
+            method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
+        elif rescale is True and rounding == "exact":
+            method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
+        else:
+            got = f"rescale={rescale!r}, rounding={rounding!r}"
+            remedy = "Leave these two at their defaults, or leave saving out."
+            raise InputError(message("saving with exact, rescaled weights", got, remedy))
+        options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group, "shard_scores": shard_scores}
+        super().__init__(dataset, method, num_epochs, **options)
+
+    @classmethod
+    def paper(
+        cls, dataset: Any, num_epochs: int, ratio: float = 0.5, delta: float = 0.875, **options: Any
+    ) -> InfoBatch:
+        """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r)."""
+        return cls(dataset, num_epochs, ratio, delta, rounding="paper", compensate="loss", **options)
+
+
+def _check_fit(given: Method | Any, size: int, num_epochs: int) -> Method:
+    """Return the method, or a selection as one, if it fits a data set of this size and this number of epochs."""
     if hasattr(given, "indices") and hasattr(given, "weights"):
         checks.check_selection(given, size)
         given = methods.static(given)
@@ -497,9 +563,9 @@ def _fitting(given: Method | Any, size: int, num_epochs: int) -> Method:
     return method
 
 
-def _weighted_mean(loss: Tensor, weights: Tensor, correction: float) -> Tensor:
+def _weighted_mean(loss: Tensor, weights: Tensor, factor: float) -> Tensor:
     if loss.device.type == "cpu" and loss.dtype == weights.dtype:
         mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
     else:
         mean = (loss * weights).mean()
-    return mean if correction == 1.0 else mean * correction
+    return mean if factor == 1.0 else mean * factor

@@ -1,14 +1,14 @@
-"""Everything this package raises on purpose, under one base class.
+"""All errors of this package, under one base class.
 
-A message says what was expected, what came, and what to do. Each class takes the finished text alone, so that
-an error raised inside a loader's worker arrives in the main process as itself.
+A message says what was expected, what came instead, and what to do. Each class takes the finished text only, so that an
+error raised in a loader's worker arrives unchanged in the main process.
 """
 
 import sys
 import warnings
 
 BETWEEN = ("infobatch", "torch", "accelerate", "lightning", "transformers")
-"""Packages whose lines a warning does not name: nobody could change anything there."""
+"""Packages whose lines a warning does not point to: users cannot change anything there."""
 
 
 class InfoBatchError(Exception):
@@ -20,11 +20,11 @@ class InputError(InfoBatchError, ValueError):
 
 
 class MisalignedError(InfoBatchError, RuntimeError):
-    """Losses and samples no longer belong together, or can no longer be shown to."""
+    """Losses and samples do not belong together, or cannot be shown to."""
 
 
 class EpochError(InfoBatchError, RuntimeError):
-    """More epochs were begun than were promised."""
+    """More epochs were begun than ``num_epochs``."""
 
 
 class StateError(InfoBatchError, ValueError):
@@ -32,15 +32,15 @@ class StateError(InfoBatchError, ValueError):
 
 
 class RankError(InfoBatchError, RuntimeError):
-    """The ranks do not fit together: different settings, a missing group, a rank that did not come."""
+    """The ranks do not fit together: different settings, a missing group, a rank that did not arrive."""
 
 
 class InfoBatchWarning(UserWarning):
-    """Training goes on, but something deserves a look."""
+    """Training goes on, but something deserves attention."""
 
 
 def warn(text: str) -> None:
-    """Warn, and name the line of the user's own code that led here."""
+    """Warn, and point to the line of the user's own code that led here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1
@@ -51,14 +51,14 @@ def message(expected: str, got: str, remedy: str) -> str:
     return f"expected {expected}; got {got}. {remedy}"
 
 
-def counted(many: int, word: str) -> str:
+def plural(count: int, word: str) -> str:
     """
-    >>> counted(1, "loss"), counted(2, "loss"), counted(3, "batch"), counted(0, "epoch")
+    >>> plural(1, "loss"), plural(2, "loss"), plural(3, "batch"), plural(0, "epoch")
     ('1 loss', '2 losses', '3 batches', '0 epochs')
     """
-    return f"{many} {word}{'' if many == 1 else 'es' if word.endswith(('s', 'tch')) else 's'}"
+    return f"{count} {word}{'' if count == 1 else 'es' if word.endswith(('s', 'tch')) else 's'}"
 
 
 def installing(extra: str) -> str:
-    """How to get what an extra brings. Under our name an index may have somebody else's package."""
-    return f"pip install '.[{extra}]' in the folder of infobatch"
+    """Say how to install an extra. A package index may have another project under our name."""
+    return f"pip install '.[{extra}]' in the infobatch folder"

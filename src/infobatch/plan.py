@@ -1,92 +1,94 @@
-"""A plan: whom one epoch trains on, in which order and at what weight; and the ways to draw one.
+"""A plan: which samples one epoch trains on, in which order and with which weights; and the ways to draw one.
 
-Drawing is a pure function of its arguments. All randomness comes from the generator handed in.
+Drawing is a pure function of its arguments. All randomness comes from the generator passed in.
 """
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import Literal, Protocol, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-Growth = Literal["loss", "lr", "none"]
-"""What grows by |D|/|S| in the place of steps."""
-GROWTHS: tuple[str, ...] = get_args(Growth)
+Compensation = Literal["none", "loss"]
+"""What makes up for the missing steps of a pruned epoch: nothing, or a loss that grows by |D|/|S| as in the paper."""
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on that device. Only a copy to the CPU is waited for: else it could be read before it is there."""
+def move(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor. Only a copy to the CPU is waited for: it could be read before it has arrived."""
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
-class _Counted(Protocol):
-    @property
-    def size(self) -> int: ...
-    @property
-    def kept(self) -> int: ...
+class PlanNumbers(ABC):
+    """The numbers of one epoch's plan, whether its samples lie in one list or in the shards of many ranks."""
 
-
-class Shares:
-    """What follows from |D| and |S| alone, for plans of every kind."""
+    epoch: int
+    indices: Tensor
+    """The kept samples in training order; not available for shards."""
+    size: int
+    """N, the number of samples in the data set."""
+    kept: int
+    """|S|, the number of samples this epoch trains on."""
+    weight_sum: float
+    """The sum of all weights: N, if they are rescaled."""
+    effective_size: float
+    """Kish's effective sample size of the weights: ``kept`` if all are equal, less if they differ."""
 
     @property
-    def saved(self: _Counted) -> float:
+    def saved(self) -> float:
         """The share of the data set left out."""
         return 1.0 - self.kept / self.size
 
     @property
-    def growth(self: _Counted) -> float:
-        """|D|/|S|: how much larger the expected gradient of a step is than on full data."""
+    def growth(self) -> float:
+        """|D|/|S|: how much larger the expected gradient of a step is than on full data if the loss grows."""
         return self.size / self.kept
+
+    def scale(self, compensate: Compensation) -> float:
+        """The factor on the weights as drawn: unless the loss grows, their mean over the plan is 1."""
+        return 1.0 if compensate == "loss" else self.kept / self.weight_sum
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Shares):
+class Plan(PlanNumbers):
     """One epoch: the kept samples in training order, and the weight of every sample.
 
-    ``table`` has one weight per sample of the data set, 0 for those left out. ``indices`` are positions in the
-    data set. For an unbiased plan the weights sum to the size of the data set. ``table`` is as drawn: where it is
-    not the loss that grows, the weights in use are these, scaled to mean 1 over the kept.
+    ``table`` has one weight per sample of the data set, 0 for those left out; ``indices`` are positions in the data
+    set. The weights of an unbiased plan sum to the size of the data set. They are as drawn: unless the loss grows,
+    the weights in use are scaled to mean 1 over the kept samples.
     """
 
     epoch: int
     indices: Tensor
     table: Tensor
     chosen: Tensor | None = None
-    """Whom the method's own rule chose, where weights or guards then changed that, for methods that remember it."""
+    """The mask of what the method's own rule chose, if weights or guards changed it and the method remembers it."""
     chances: Callable[[], Tensor] | None = None
-    """Each sample's chance to be in it, where lots were drawn: for guards that draw again. Not kept after that."""
+    """The chance of each sample, if the plan was drawn: for guards that draw again. Not kept after that."""
 
     @property
-    def size(self) -> int:
-        """N, the number of samples in the data set."""
+    def size(self) -> int:  # type: ignore[override]
         return self.table.numel()
 
     @property
-    def kept(self) -> int:
-        """|S|, the number of samples this epoch trains on."""
+    def kept(self) -> int:  # type: ignore[override]
         return self.indices.numel()
 
     @cached_property
     def weights(self) -> Tensor:
-        """The weight of each kept sample, in the order of ``indices``, as drawn.
-
-        Where it is not the loss that grows, the weights in use are these, scaled to mean 1.
-        """
+        """The weight of each kept sample as drawn, in the order of ``indices``."""
         return self.table.index_select(0, self.indices)
 
     @cached_property
-    def weight_sum(self) -> float:
-        """What the weights sum to: N, where they are rescaled."""
+    def weight_sum(self) -> float:  # type: ignore[override]
         return self.table.sum(dtype=torch.float64).item()
 
     @cached_property
-    def effective_size(self) -> float:
-        """Kish's effective sample size of the weights: ``kept`` when all are equal, less when they differ."""
+    def effective_size(self) -> float:  # type: ignore[override]
         if self.kept == self.size and self.table.stride() == (0,):
             return float(self.size)
         total = squares = torch.zeros((), dtype=torch.float64, device=self.table.device)
@@ -96,35 +98,15 @@ class Plan(Shares):
         return float(total.square() / squares)
 
     def to(self, device: torch.device) -> Plan:
-        chosen = None if self.chosen is None else moved(self.chosen, device)
-        return Plan(self.epoch, moved(self.indices, device), moved(self.table, device), chosen)
+        chosen = None if self.chosen is None else move(self.chosen, device)
+        return Plan(self.epoch, move(self.indices, device), move(self.table, device), chosen)
 
     def __repr__(self) -> str:
         return f"Plan(epoch={self.epoch}, kept={self.kept} of {self.size}, saved={self.saved:.1%})"
 
 
-@dataclass(frozen=True)
-class ShardPlan(Shares):
-    """One epoch of scores that lie in parts: the numbers of the whole. Whom it keeps is in each rank's own part.
-
-    ``weights`` are the few weights there are on this rank, by level; level 0 is left out.
-    """
-
-    epoch: int
-    size: int
-    kept: int
-    weights: tuple[float, ...]
-    weight_sum: float
-    effective_size: float
-    noise: float
-
-    @property
-    def indices(self) -> Tensor:
-        raise AttributeError("with shard_scores=True nobody holds the whole list: walk train_data.sampler")
-
-
 def generator_for(seed: int, epoch: int, device: torch.device) -> torch.Generator:
-    """The generator of one epoch. Mixed, so that seed 0 at epoch 1 has nothing in common with seed 1 at epoch 0."""
+    """Return the generator of one epoch, mixed so that seed 0, epoch 1 is unrelated to seed 1, epoch 0."""
     z = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xD1B54A32D192ED03) % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
@@ -132,33 +114,33 @@ def generator_for(seed: int, epoch: int, device: torch.device) -> torch.Generato
 
 
 def shuffled(count: int, generator: torch.Generator) -> Tensor:
-    """A random permutation. Drawn in 32 bits where they suffice: half the memory, and faster."""
+    """Return a random permutation, drawn in 32 bits where they suffice: half the memory, and faster."""
     dtype = torch.int32 if count < 2**31 else torch.int64
     return torch.randperm(count, generator=generator, device=generator.device, dtype=dtype)
 
 
 def shuffled_members(mask: Tensor, generator: torch.Generator) -> Tensor:
-    """The positions of the True entries in random order."""
+    """Return the positions of the True entries in random order."""
     members = mask.nonzero().squeeze(1)
     return members.index_select(0, shuffled(members.numel(), generator))
 
 
 def full(size: int, epoch: int, generator: torch.Generator) -> Plan:
-    """Every sample once, at weight 1."""
+    """Return the plan of all samples, each with weight 1."""
     ones = torch.ones(1, dtype=torch.float32, device=generator.device).expand(size)
     return Plan(epoch, shuffled(size, generator).long(), ones)
 
 
 def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """A uniformly random subset of exactly ``count`` of the True entries of ``among``, as a mask.
+    """Return the mask of a uniformly random subset of exactly ``count`` of the True entries of ``among``.
 
-    Each entry draws a random byte and the ``count`` smallest are chosen, ties at the last byte by lot: no sort,
-    no loop, one small read-back.
+    Each entry draws a random byte and the ``count`` smallest are chosen, with ties at the last byte settled at random:
+    no sort, no loop, one small read-back.
     """
     size = among.numel()
     words = torch.empty((size + 7) // 8, dtype=torch.int64, device=among.device)
     key = words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:size]
-    key.bitwise_or_(among.logical_not().view(torch.uint8).neg_())  # outsiders get the largest byte
+    key.bitwise_or_(among.logical_not().view(torch.uint8).neg_())  # entries outside get the largest byte
 
     at_most = torch.bincount(key, minlength=256)
     at_most[255] -= size - torch.count_nonzero(among)
@@ -167,14 +149,14 @@ def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
     chosen = key.clone().lt_(last).view(torch.bool)  # bytes compared in place: vectorised, ten times faster
     tied = key.eq_(last).view(torch.bool).logical_and_(among).nonzero().squeeze(1)
-    lot = torch.randperm(tied.numel(), generator=generator, device=among.device)
-    chosen[tied[lot[: count - below[last]]]] = True
+    shuffle = torch.randperm(tied.numel(), generator=generator, device=among.device)
+    chosen[tied[shuffle[: count - below[last]]]] = True
     return chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Stratum:
-    """A group of samples of which ``keep`` randomly chosen ones stay, each at ``weight``."""
+    """A group of samples of which ``keep`` randomly chosen ones stay, each with ``weight``."""
 
     members: Tensor
     keep: int
@@ -182,10 +164,10 @@ class Stratum:
 
 
 def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torch.Generator) -> Plan:
-    """Thin each stratum at random to its exact count; everyone outside the strata stays at weight 1.
+    """Thin each stratum at random to its exact count; all samples outside the strata stay with weight 1.
 
-    The survivors are shuffled as a whole, after the choice. (Walking one permutation and keeping its first k
-    prunable entries would choose the same sets, but leave the end of every epoch to the others alone.)
+    The kept samples are shuffled together, after the choice. (Keeping the first k prunable entries of one permutation
+    would choose the same sets, but leave the end of every epoch to the other samples.)
     """
     outside = torch.ones(size, dtype=torch.bool, device=generator.device)
     for stratum in strata:
@@ -193,8 +175,8 @@ def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torc
     chosen = [choose(stratum.members, stratum.keep, generator) for stratum in strata]
     indices = shuffled_members(reduce(torch.logical_or, chosen, outside), generator)
     table = outside.float()
-    for stratum, lucky in zip(strata, chosen, strict=True):
-        table.add_(lucky, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
+    for stratum, kept in zip(strata, chosen, strict=True):
+        table.add_(kept, alpha=stratum.weight)  # 0 + weight: exact, and no branch for the processor to guess
     return Plan(epoch, indices, table, chances=partial(_chances, tuple(strata), outside))
 
 

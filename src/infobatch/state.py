@@ -1,149 +1,74 @@
-"""A course of training as plain tensors, numbers and text, and back."""
+"""A training as plain tensors, numbers and text, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from .epoch.running import Course
-from .epoch.scores import UNSEEN, ScoreBook
-from .epoch.summary import EpochReport
-from .plan import Plan, ShardPlan
-from .ranks.shards import ShardBook
-from .state_checks import FORMAT, check_parts, check_state
+from .epoch.running import RunningEpoch
+from .epoch.scores import copy_to_cpu
+from .epoch.slice import UNSEEN
+from .epoch.summary import EpochSummary
+from .plan import Compensation
+from .state_checks import FORMAT
 
 State = dict[str, Any]
 
 
-def state_of(
-    course: Course,
+def make_state(
+    running: RunningEpoch,
     *,
     method: str,
-    compensate: str,
+    compensate: Compensation,
     num_epochs: int,
     seed: int,
-    reports: Sequence[EpochReport],
+    summaries: Sequence[EpochSummary],
 ) -> State:
-    """With ranks, for all of them or none: it brings their losses together."""
-    book, part = course.book, {}
-    if isinstance(book, ShardBook):
-        part = {"part": {"rank": book.ranks.rank, "world": book.ranks.world, "start": book.start}}
-        done, running = _running_part(course, book)
-    else:
-        done, running = _running(course)
+    """Return the state of a training. With ranks this is a collective call: it brings their losses together.
+
+    The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and random numbers
+    are not.
+    """
+    scores = running.scores
+    done, epoch = _save_running(running)
     return {
         "format": FORMAT,
-        "size": book.size,
+        "size": scores.size,
         "method": method,
         "compensate": compensate,
-        "device": book.device.type,
+        "device": scores.device.type,
         "num_epochs": num_epochs,
         "seed": seed,
-        "epoch": course.epoch,
-        "seen": course.seen,
-        "usual": course.usual,
-        "planned": book.planned,
-        "scores": _saved(book.scores),
-        "memory": {name: _saved(column) for name, column in book.memory.items()},
-        "reports": [asdict(report) for report in reports],
+        "epoch": running.epoch,
+        "largest_update": running.largest_update,
+        "previous_largest": running.previous_largest,
+        "planned": scores.planned,
+        "scores": copy_to_cpu(scores.scores),
+        "memory": {name: copy_to_cpu(column) for name, column in scores.memory.items()},
+        "summaries": [asdict(summary) for summary in summaries],
         "done": done,
-        "running": running,
-        **part,
+        "running": epoch,
+        **scores.shard_info(),
     }
 
 
-def _running(course: Course) -> tuple[int, State | None]:
-    """How many samples of the running epoch are done, and its plan and losses; None before the first.
-
-    Parts of a batch that is not complete are not done: they come again.
-    """
-    plan = course.plan
-    if not isinstance(plan, Plan) or not (course.before or course.done()):
+def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
+    """Return how many samples of the running epoch are done, and its plan and losses; None before the first."""
+    if running.plan is None or not (running.is_resumed or running.done()):
         return 0, None
-    course.hand_in()
-    fresh = _saved(course.losses_of_all("saves in", sure=True))
-    came = {name: _saved(column) for name, column in course.came_of_all("saves in").items()}
-    done = int(fresh.ne(UNSEEN).count_nonzero())
-    if not done:
-        return 0, None
-    return done, {
-        "indices": _saved(plan.indices),
-        "table": None if bool((plan.table == 1).all()) else _saved(plan.table),
-        "chosen": None if plan.chosen is None else _saved(plan.chosen),
-        "fresh": fresh,
-        "came": came,
-    }
+    queue = running.queue
+    piece, unsure = (None, ()) if queue is None else (queue.slice, queue.unsure)
+    saved = running.scores.save_running(running.plan, piece, unsure)
+    done = int(saved["fresh"].ne(UNSEEN).count_nonzero())
+    # a shard without a loss may be part of an epoch that has begun on other ranks
+    return done, saved if done or running.scores.is_sharded else None
 
 
-def _running_part(course: Course, book: ShardBook) -> tuple[int, State | None]:
-    """The same, of scores in parts."""
-    plan = course.plan
-    if not isinstance(plan, ShardPlan) or not (course.begun or course.done()):
-        return 0, None
-    run = course.running
-    fresh = _saved(book.fresh_without([] if run is None else run.unsure))
-    return int(fresh.ne(UNSEEN).count_nonzero()), {"level": _saved(book.level[:-1]), "fresh": fresh, **asdict(plan)}
-
-
-def checked(course: Course, state: State | list[State], method: str, compensate: str) -> list[State]:
-    """A state as its parts, one where scores are in one table; a StateError unless it can be loaded as a whole."""
-    book = course.book
-    if isinstance(book, ShardBook):
-        parts = state if isinstance(state, list) else [state]
-        check_parts(parts, book.size, method, compensate, book.start, book.stop)
-        return parts
-    check_state(state, book.size, method, compensate, book.memory, book.came)
-    assert isinstance(state, dict)
-    return [state]
-
-
-def restore(course: Course, parts: Sequence[State], scale: Callable[[Plan | ShardPlan], float]) -> None:
-    """The book, and the running plan with what had come back; ``scale`` says how its weights are scaled."""
-    book = course.book
-    course.seen, course.usual = parts[0]["seen"], parts[0]["usual"]
-    if isinstance(book, ShardBook):
-        _restore_part(course, book, parts, scale)
-    else:
-        _restore_whole(course, book, parts[0], scale)
-
-
-def _restore_part(
-    course: Course, book: ShardBook, parts: Sequence[State], scale: Callable[[Plan | ShardPlan], float]
-) -> None:
-    weights, running = book.load(parts), parts[0]["running"]
-    if running is not None:
-        facts = {key: value for key, value in running.items() if key not in ("level", "fresh")}
-        course.plan = drawn = ShardPlan(**{**facts, "weights": weights})
-        book.weigh(drawn, scale(drawn))
-        course.before, course.begun = book.seen(), True
-
-
-def _restore_whole(course: Course, book: ScoreBook, state: State, scale: Callable[[Plan | ShardPlan], float]) -> None:
-    book.load(state["scores"], state["planned"])
-    for name, column in state["memory"].items():
-        book.memory[name].copy_(column)
-    running, device = state["running"], book.device
-    if running is None:
-        return
-    table, chosen = running["table"], running.get("chosen")
-    if table is None:
-        table = torch.ones(1, dtype=torch.float32, device="cpu").expand(state["size"])
-    course.plan = plan = Plan(
-        course.epoch,
-        running["indices"].to(device, copy=True),
-        table.to(device, copy=True),
-        None if chosen is None else chosen.to(device, copy=True),
-    )
-    book.begin(plan, scale(plan))
-    book.fresh.copy_(running["fresh"])
-    for name, column in running["came"].items():
-        book.came[name].copy_(column)
-    course.before = book.seen()
-
-
-def _saved(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
+def restore(running: RunningEpoch, states: Sequence[State], compensate: Compensation) -> None:
+    """Load states that ``Scores.check_states`` has accepted, into an epoch that stands at its start."""
+    running.largest_update, running.previous_largest = states[0]["largest_update"], states[0]["previous_largest"]
+    running.plan, open_plan = running.scores.restore(states)
+    if running.plan is not None:
+        open_plan(running.plan.scale(compensate))
+        running.done_before, running.is_resumed = running.scores.count_seen(), True

@@ -118,7 +118,7 @@ def test_who_claims_to_be_unbiased_is(name: str, variant: str) -> None:
         pytest.skip("claims nothing")
     for epoch in range(5):
         epoch_of(train, epoch)
-    book, moment = train._book, Moment(5, EPOCHS)
+    book, moment = train._scores, Moment(5, EPOCHS)
     tables = torch.stack([train.method.draw(book, moment, seed).table for seed in range(150)]).double()
     hard = book.scores.nan_to_num(9.0) > book.scores.nanmedian()
     for members in (side & (label == LABELS) for side in (hard, ~hard) for label in range(CLASSES)):
@@ -139,7 +139,7 @@ def test_who_has_no_score_stays(name: str, variant: str) -> None:
         epoch_of(train, epoch, without=unknown)
     assert bool(torch.isnan(train.scores[unknown]).all())
     for seed in range(0 if name in BLIND else 40):
-        plan = train.method.draw(train._book, Moment(5, EPOCHS), seed)
+        plan = train.method.draw(train._scores, Moment(5, EPOCHS), seed)
         assert bool((plan.table[unknown] != 0).all())
 
 
@@ -208,8 +208,8 @@ def test_methods_travel(name: str, variant: str) -> None:
     method = VARIANTS[variant](make(name))
     copy = pickle.loads(pickle.dumps(method))
     assert repr(copy) == repr(method)
-    book = infobatch.epoch.scores.ScoreBook(SIZE)
-    book.keep(method.memory, method.channels)
+    book = infobatch.epoch.scores.ScoreTable(SIZE)
+    book.make_columns(method.memory, method.channels)
     draws = [each.draw(book, Moment(0, EPOCHS), 1).indices for each in (method, copy)]
     assert torch.equal(*draws)
 
@@ -219,8 +219,8 @@ def test_who_is_not_known_stays(name: str) -> None:
     if name in ("random_star", "rs2", "order_dp", "seta"):
         pytest.skip("looks at no score, or draws before it looks")
     method = make(name)
-    book = infobatch.epoch.scores.ScoreBook(SIZE)
-    book.keep(method.memory, ())
+    book = infobatch.epoch.scores.ScoreTable(SIZE)
+    book.make_columns(method.memory, ())
     known = torch.arange(SIZE) % 3 != 0
     book.scores[known] = torch.rand(int(known.sum()))
     for column in book.memory.values():

@@ -36,7 +36,7 @@ def counted(
     found = {}
     for x, z in zip(*(part.split(length) if length else part.chunk(parts) for part in batch), strict=True):
         losses = x.clone().requires_grad_()
-        weights = train_data._book.look_up(z)
+        weights = train_data._scores.look_up(z)
         mean: Any = train_data.update(losses, z) if feeder == "named" else train_data.update(losses)
         mean.backward()
         assert losses.grad is not None

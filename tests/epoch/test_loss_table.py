@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from infobatch.epoch.scores import SKIPPED, UNSEEN, ScoreBook
+from infobatch.epoch.scores import ScoreTable
+from infobatch.epoch.slice import SKIPPED, UNSEEN
 from infobatch.methods.cuts import BLOCK, at_least, beyond
 from infobatch.methods.cuts import mean_score as mean
 from infobatch.methods.memory import average
@@ -34,32 +35,32 @@ def exact_mean(scores: list[float]) -> Fraction:
 
 
 def test_a_new_book_knows_nothing() -> None:
-    book = ScoreBook(5)
+    book = ScoreTable(5)
     assert book.size == 5
     assert torch.isnan(book.scores).all()
     assert torch.equal(book.weights, torch.ones(5))
-    assert book.seen() == 0
+    assert book.count_seen() == 0
     assert book.planned == 0
     assert book.device == torch.device("cpu")
 
 
 def test_scores_hold_still_until_merge() -> None:
-    book = ScoreBook(4)
+    book = ScoreTable(4)
     book.scores.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     book.begin(Plan(1, torch.tensor([2, 0]), torch.tensor([2.0, 0.0, 1.0, 0.0])))
     book.record(torch.tensor([2, 0]), torch.tensor([0.5, 0.25], requires_grad=True))
     assert book.weights.tolist() == [2.0, 0.0, 1.0, 0.0]
     assert not book.fresh.requires_grad
     assert book.scores.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert book.seen() == 2
+    assert book.count_seen() == 2
     assert book.merge() == 0
     assert book.scores.tolist() == [0.25, 2.0, 0.5, 4.0]
-    assert book.seen() == 0
+    assert book.count_seen() == 0
 
 
 def test_buffers_keep_their_place() -> None:
-    book = ScoreBook(3)
-    places = [book.scores.data_ptr(), book.fresh.data_ptr(), book.weights.data_ptr(), book.recorded.data_ptr()]
+    book = ScoreTable(3)
+    places = [book.scores.data_ptr(), book.fresh.data_ptr(), book.weights.data_ptr(), book.named_count.data_ptr()]
     for epoch in range(3):
         book.begin(Plan(epoch, torch.arange(3), torch.ones(3)), scale=0.5)
         book.record(torch.arange(3), torch.rand(3))
@@ -68,13 +69,13 @@ def test_buffers_keep_their_place() -> None:
         book.scores.data_ptr(),
         book.fresh.data_ptr(),
         book.weights.data_ptr(),
-        book.recorded.data_ptr(),
+        book.named_count.data_ptr(),
     ]
     assert book.weights.tolist() == [0.5, 0.5, 0.5]
 
 
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
-    book = ScoreBook(5)
+    book = ScoreTable(5)
     book.scores[1] = 7.0
     book.record(torch.arange(4), torch.tensor([1.0, math.nan, math.inf, -math.inf]))
     assert book.merge() == 3
@@ -84,22 +85,22 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
 
 
 def test_a_skipped_sample_is_seen_and_keeps_its_score() -> None:
-    book = ScoreBook(3)
+    book = ScoreTable(3)
     book.scores.fill_(2.0)
     book.skip(torch.tensor([1]))
-    assert book.seen() == 1
+    assert book.count_seen() == 1
     assert book.unseen(torch.tensor([2, 1, 0])).tolist() == [2, 0]
     assert book.merge() == 0
     assert book.scores.tolist() == [2.0, 2.0, 2.0]
 
 
 def test_strangers_are_those_outside_the_plan() -> None:
-    book = ScoreBook(4)
+    book = ScoreTable(4)
     book.begin(Plan(1, torch.tensor([0, 3]), torch.tensor([2.0, 0.0, 0.0, 2.0])))
     book.record(torch.tensor([0, 1]), torch.ones(2))
-    assert book.strangers() == 1
+    assert book.count_strangers() == 1
     book.skip(torch.tensor([2]))
-    assert book.strangers() == 2
+    assert book.count_strangers() == 2
 
 
 def test_the_marks_are_finite_and_apart() -> None:
@@ -120,10 +121,10 @@ def test_no_loss_comes_to_be_a_mark(mark: float) -> None:
 
 @pytest.mark.parametrize("value", [torch.finfo(torch.float32).max, torch.finfo(torch.float32).min])
 def test_a_loss_at_the_end_of_float32_is_not_remembered(value: float) -> None:
-    book, memory = ScoreBook(3), average(0.5)
-    book.keep(memory, ())
+    book, memory = ScoreTable(3), average(0.5)
+    book.make_columns(memory, ())
     book.record(torch.arange(2), torch.tensor([value, 2.0]))
-    assert book.seen() == 2
+    assert book.count_seen() == 2
     book.remember(memory, None)
     assert str(book.memory["average"].tolist()) == "[nan, 2.0, nan]"
     assert book.merge() == 1

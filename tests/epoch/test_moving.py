@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from infobatch.epoch.scores import ScoreBook, bring
-from infobatch.epoch.slice import PlanWalk
+from infobatch.epoch.scores import ScoreTable, bring
+from infobatch.epoch.scores import TableSlice
 from infobatch.methods.memory import average
 from infobatch.plan import Plan
 from infobatch.ranks.exchange import Ranks
-from infobatch.ranks.shards import ShardBook, ShardWalk
+from infobatch.ranks.shards import ShardedScores, ShardSlice
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -23,23 +23,23 @@ def numbers(size: int, seed: int) -> Tensor:
     return torch.rand(size, generator=torch.Generator().manual_seed(seed))
 
 
-def a_book(size: int) -> ScoreBook:
-    book, memory = ScoreBook(size), average(0.5)
-    book.keep(memory, {"confidence"})
-    columns = (book.scores, book.fresh, book.weights, book.memory["average"], book.came["confidence"])
+def a_book(size: int) -> ScoreTable:
+    book, memory = ScoreTable(size), average(0.5)
+    book.make_columns(memory, {"confidence"})
+    columns = (book.scores, book.fresh, book.weights, book.memory["average"], book.channels["confidence"])
     for seed, column in enumerate(columns):
         column.copy_(numbers(size, seed))
-    book.recorded.fill_(7)
+    book.named_count.fill_(7)
     return book
 
 
-def a_part(size: int) -> ShardBook:
-    book = ShardBook(size, Ranks())
+def a_part(size: int) -> ShardedScores:
+    book = ShardedScores(size, Ranks())
     book.scores.copy_(numbers(size, 0))
     book.fresh.copy_(numbers(size + 1, 1))
     book.level.random_(0, 3, generator=torch.Generator().manual_seed(2))
     book.weights.copy_(numbers(256, 3))
-    book.recorded.fill_(7)
+    book.named_count.fill_(7)
     book.stray.fill_(5)
     return book
 
@@ -50,8 +50,8 @@ def a_plan(size: int) -> Plan:
     return Plan(1, indices, table, table != 0)
 
 
-def a_walk(size: int) -> PlanWalk:
-    walk = PlanWalk(a_plan(size).indices, Ranks(), a_book(size))
+def a_walk(size: int) -> TableSlice:
+    walk = TableSlice(a_plan(size).indices, Ranks(), a_book(size))
     walk.losses.copy_(numbers(walk.size, 4))
     return walk
 
@@ -103,10 +103,10 @@ def test_whom_a_loss_is_of_is_waited_for_on_the_cpu(moves: Any) -> None:
     part._rows = [8]
     some = torch.arange(3)
     moves.clear()
-    for walk in (PlanWalk(a_plan(8).indices, Ranks(), whole), ShardWalk(1, part, 0)):
+    for walk in (TableSlice(a_plan(8).indices, Ranks(), whole), ShardSlice(1, part, 0)):
         walk.note(some, torch.ones(3))
         walk.skip(some)
-    bring(whole.came, some, torch.ones(3))
+    bring(whole.channels, some, torch.ones(3))
     assert len(moves) == 5
     assert set(moves) == {("cpu", False)}
 

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import infobatch
-from infobatch.epoch.advice import near_bounds
-from infobatch.epoch.summary import noise, report
+from infobatch.epoch.advice import describe_bounds
+from infobatch.epoch.summary import estimate_noise, summarize
 from infobatch.plan import Plan, generator_for
 
 CPU = torch.device("cpu")
@@ -62,13 +62,13 @@ def test_nothing_known_is_no_alarm() -> None:
 def test_warns_beyond_the_bounds_and_only_there() -> None:
     small_first = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
     calm = report(pruned(), small_first, planned=200)
-    assert near_bounds(calm) == ""
+    assert describe_bounds(calm) == ""
     table = torch.tensor([3.0, 0.0, 0.0]).repeat(30)
     deep = report(Plan(1, table.nonzero().squeeze(1), table), torch.ones(90), planned=90)
-    assert near_bounds(deep).startswith("epoch 1: a step stands for 3.00 steps")
-    assert near_bounds(deep, grows=False) == ""
+    assert describe_bounds(deep).startswith("epoch 1: a step stands for 3.00 steps")
+    assert describe_bounds(deep, grows=False) == ""
     loud = report(pruned(), torch.cat([torch.full((50,), 9.0), torch.ones(50)]), planned=200)
-    assert re.search("noise-to-signal .* lower the ratio", near_bounds(loud))
+    assert re.search("noise-to-signal .* lower the ratio", describe_bounds(loud))
 
 
 def test_a_run_warns_once() -> None:

@@ -135,7 +135,7 @@ def test_expected_weight_is_one(seed: int) -> None:
     """Why it is unbiased: over many draws each sample's weight, 0 when left out, has the mean 1."""
     scores = torch.rand(20, generator=torch.Generator().manual_seed(seed))
     draws = 2000
-    book = infobatch.epoch.scores.ScoreBook(20)
+    book = infobatch.epoch.scores.ScoreTable(20)
     book.scores.copy_(scores)
     method = infobatch.methods.infobatch(0.5, 1.0)
     moment = infobatch.methods.when.Moment(1, 2)

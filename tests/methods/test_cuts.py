@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.cuts import TableStats
 from infobatch.methods.cuts import quantile as quantile_of
 from infobatch.methods.method import Policy
@@ -42,9 +42,9 @@ score = st.one_of(
 score_lists = st.lists(score, min_size=1, max_size=150)
 
 
-def book_of(scores: Tensor | list[float], planned: int | None = None) -> ScoreBook:
+def book_of(scores: Tensor | list[float], planned: int | None = None) -> ScoreTable:
     scores = torch.as_tensor(scores, dtype=torch.float32)
-    book = ScoreBook(scores.numel())
+    book = ScoreTable(scores.numel())
     book.scores.copy_(scores)
     book.planned = scores.numel() if planned is None else planned
     return book

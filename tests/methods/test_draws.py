@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lots import lot
 
 from infobatch import methods
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.draws import apportion, draw, highest, scale_chances
 from infobatch.methods.rules.seta import kmeans_1d
 from infobatch.methods.when import Moment
@@ -64,7 +64,7 @@ def test_chances_sum_to_the_budget(sizes: list[float], floor: float, part: float
 
 
 def test_rising_is_unbiased_and_exact() -> None:
-    book = ScoreBook(400)
+    book = ScoreTable(400)
     book.scores.copy_(torch.rand(400, generator=lot()) ** 3)
     method, weights = methods.rising(0.4), torch.zeros(400)
     for seed in range(1000):
@@ -77,7 +77,7 @@ def test_rising_is_unbiased_and_exact() -> None:
 
 def test_rising_may_have_its_floor_for_all() -> None:
     """0.1 is 1 - 0.9, also where floating point finds it a little more."""
-    book = ScoreBook(100)
+    book = ScoreTable(100)
     book.scores.copy_(torch.rand(100, generator=lot()))
     plan = methods.rising(0.9, floor=0.1).draw(book, Moment(1, 10), 0)
     assert plan.kept == 10
@@ -86,7 +86,7 @@ def test_rising_may_have_its_floor_for_all() -> None:
 
 def test_rising_has_less_variance_than_uniform() -> None:
     """The point of it: the weighted mean of the scores moves less from draw to draw."""
-    book = ScoreBook(500)
+    book = ScoreTable(500)
     book.scores.copy_(torch.rand(500, generator=lot(1)) ** 4)
     spread = {}
     for method in (methods.rising(0.4), methods.random(0.4), methods.infobatch(0.8)):

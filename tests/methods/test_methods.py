@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 from infobatch import methods
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.methods import METHODS, Method
 from infobatch.methods.rules.saving import MOST
 from infobatch.methods.when import Moment, until
@@ -20,9 +20,9 @@ every_method = pytest.mark.parametrize("maker", [METHODS[name] for name in FAMIL
 C = 10
 
 
-def book_of(scores: torch.Tensor, epoch: int = 1) -> ScoreBook:
+def book_of(scores: torch.Tensor, epoch: int = 1) -> ScoreTable:
     """After so many epochs of full data."""
-    book = ScoreBook(scores.numel())
+    book = ScoreTable(scores.numel())
     book.scores.copy_(scores)
     book.planned = epoch * scores.numel()
     return book
@@ -162,7 +162,7 @@ def test_the_largest_saving_that_is_promised_is_kept(num_epochs: int) -> None:
     greedy = methods.saving(min(0.999, most + 0.002))
     with pytest.raises(infobatch.InputError, match="at most"):
         greedy.check_epochs(num_epochs, greedy.schedule)
-    book = ScoreBook(500)
+    book = ScoreTable(500)
     for t in range(num_epochs):
         plan = method.draw(book, Moment(t, num_epochs), seed=0)
         book.begin(plan)

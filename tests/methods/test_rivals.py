@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import infobatch
 from infobatch import methods, variations
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.draws import budget, highest
 from infobatch.methods.memory import Memory
 from infobatch.methods.rules.seta import kmeans_1d
@@ -23,13 +23,13 @@ from infobatch.plan import Plan
 
 def run(memory: Memory, *losses: list[float], confidence: list[list[float]] | None = None) -> dict[str, list[float]]:
     """Feed epochs of losses (NaN: the sample did not come) and read the columns."""
-    book = ScoreBook(len(losses[0]))
-    book.keep(memory, ("confidence",) if confidence else ())
+    book = ScoreTable(len(losses[0]))
+    book.make_columns(memory, ("confidence",) if confidence else ())
     for at, row in enumerate(losses):
         came = [index for index, loss in enumerate(row) if not math.isnan(loss)]
         book.record(torch.tensor(came), torch.tensor([row[index] for index in came]))
         if confidence:
-            book.came["confidence"].copy_(torch.tensor(confidence[at]))
+            book.channels["confidence"].copy_(torch.tensor(confidence[at]))
         planned = torch.tensor([not math.isnan(loss) for loss in row])
         book.remember(memory, Plan(at, planned.nonzero().squeeze(1), planned.float()))
         book.merge()
@@ -94,7 +94,7 @@ def test_rs2_uses_everyone_before_anyone_twice() -> None:
 
 
 def test_seta_slides_from_easy_to_hard() -> None:
-    book = ScoreBook(300)
+    book = ScoreTable(300)
     book.scores.copy_(torch.arange(300) / 300)
     method = methods.seta(0.1, groups=5, share=0.6)
     means = []
@@ -108,7 +108,7 @@ def test_seta_slides_from_easy_to_hard() -> None:
 
 def test_shares_of_a_run_are_real_numbers() -> None:
     """0.28 of 25 epochs are 7, also where the product of the two is a little more."""
-    book = ScoreBook(100)
+    book = ScoreTable(100)
     book.scores.copy_(torch.arange(100.0))
     seta = methods.seta(0.1, share=0.4, delta=0.28)
     assert [seta.draw(book, Moment(epoch, 25), 0).kept == 90 for epoch in (6, 7)] == [False, True]
@@ -121,18 +121,18 @@ def test_shares_of_a_run_are_real_numbers() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("ratio", [0.3, 0.6, 0.99])
 def test_kakurenbo_never_hides_everyone(size: int, ratio: float) -> None:
-    book = ScoreBook(size)
+    book = ScoreTable(size)
     method = methods.kakurenbo(ratio)
-    book.keep(method.memory, ())
+    book.make_columns(method.memory, ())
     book.scores.fill_(0.01)
     book.memory["confidence"].fill_(0.99)
     assert method.draw(book, Moment(1, 10), 0).kept >= 1
 
 
 def test_kakurenbo_hides_the_low_and_sure_alone() -> None:
-    book = ScoreBook(100)
+    book = ScoreTable(100)
     method = methods.kakurenbo(0.3)
-    book.keep(method.memory, ())
+    book.make_columns(method.memory, ())
     book.scores.copy_(torch.arange(100.0))
     book.memory["confidence"].copy_((torch.arange(100) % 2).float())
     hidden = method.draw(book, Moment(1, 100), 0).table == 0
@@ -142,7 +142,7 @@ def test_kakurenbo_hides_the_low_and_sure_alone() -> None:
 
 
 def test_order_dp_takes_the_top_of_some() -> None:
-    book = ScoreBook(1000)
+    book = ScoreTable(1000)
     book.scores.copy_(torch.rand(1000, generator=lot()))
     plan = methods.order_dp().draw(book, Moment(1, 10), 0)
     assert plan.kept == 300
@@ -151,7 +151,7 @@ def test_order_dp_takes_the_top_of_some() -> None:
 
 def test_rcap_gives_hard_classes_more() -> None:
     labels = torch.arange(600) % 3
-    book = ScoreBook(600)
+    book = ScoreTable(600)
     book.scores.copy_(torch.tensor([0.05, 0.2, 0.9])[labels] + 0.01 * torch.rand(600, generator=lot()))
     plan = methods.rcap(labels, 0.5).draw(book, Moment(1, 10), 0)
     counts = [int((plan.table[labels == label] != 0).sum()) for label in range(3)]
@@ -163,7 +163,7 @@ def test_rcap_gives_hard_classes_more() -> None:
 
 def test_rcap_keeps_to_its_budget_where_some_are_unknown() -> None:
     labels = torch.arange(600) % 3
-    book = ScoreBook(600)
+    book = ScoreTable(600)
     book.scores.copy_(torch.rand(600, generator=lot()))
     book.scores[labels == 1] = math.nan
     plan = methods.rcap(labels, 0.5).draw(book, Moment(1, 10), 0)
@@ -181,7 +181,7 @@ def test_a_plan_costs_no_more_with_many_classes() -> None:
             Count.done += 1
             return func(*args, **(kwargs or {}))
 
-    book = ScoreBook(900)
+    book = ScoreTable(900)
     book.scores.copy_(torch.rand(900, generator=lot()))
 
     def operations(classes: int, make: Callable[[torch.Tensor], methods.Method]) -> int:
@@ -201,8 +201,8 @@ def test_a_plan_costs_no_more_with_many_classes() -> None:
 
 def test_dynamic_uncertainty_keeps_what_moved_most() -> None:
     method = methods.dynamic_uncertainty(0.5, window=4)
-    book = ScoreBook(60)
-    book.keep(method.memory, ())
+    book = ScoreTable(60)
+    book.make_columns(method.memory, ())
     past = torch.rand(4, 60, generator=lot())
     past[:, 40:] = past[0, 40:]  # stood still: equal, and settled by lot
     for at in range(4):
@@ -227,8 +227,8 @@ def test_a_window_that_never_fills_is_refused() -> None:
 @pytest.mark.parametrize("name", ["rising", "ucb", "epsilon_greedy", "eswp", "order_dp", "seta"])
 def test_constant_scores_are_no_trouble(scores: torch.Tensor, name: str) -> None:
     method = methods.METHODS[name]()
-    book = ScoreBook(50)
-    book.keep(method.memory, ())
+    book = ScoreTable(50)
+    book.make_columns(method.memory, ())
     book.scores.copy_(scores)
     for key, column in book.memory.items():
         if key != "chosen":

@@ -10,12 +10,12 @@ from lots import lot
 
 import infobatch
 from infobatch import methods, variations
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.when import Moment
 
 
 def test_unbiased_makes_the_expected_weight_one() -> None:
-    book = ScoreBook(200)
+    book = ScoreTable(200)
     book.scores.copy_(torch.rand(200, generator=lot()))
     method = variations.unbiased(methods.order_dp(1.0, 0.5), 0.25)
     weights = torch.zeros(200)
@@ -31,7 +31,7 @@ def test_unbiased_makes_the_expected_weight_one() -> None:
 def test_the_class_floor_keeps_an_easy_class_alive() -> None:
     """One class is learned at once: the top of the losses would drop it whole."""
     labels = torch.arange(300) % 3
-    book = ScoreBook(300)
+    book = ScoreTable(300)
     book.scores.copy_(torch.where(labels == 0, 0.01, 1.0) + torch.rand(300, generator=lot()))
     book.scores[labels == 0] /= 100
     method = methods.order_dp(1.0, 0.6)
@@ -44,7 +44,7 @@ def test_the_class_floor_keeps_an_easy_class_alive() -> None:
 
 def test_the_class_floor_leaves_a_class_its_weight() -> None:
     labels = torch.arange(300) % 3
-    book = ScoreBook(300)
+    book = ScoreTable(300)
     book.scores.copy_(torch.where(labels == 0, 0.01, 1.0) + 0.1 * torch.rand(300, generator=lot()))
     method = methods.infobatch(0.9)
     plain, guarded = (
@@ -69,7 +69,7 @@ MADE_UP_FOR = {
 def test_the_class_floor_leaves_the_expected_weight_at_one(name: str) -> None:
     """Also of a class so small that a draw often leaves it out whole, and whatever the floor is for it."""
     labels = torch.tensor([0] * 70 + [1] * 20 + [2] * 7 + [3] * 3)
-    book = ScoreBook(100)
+    book = ScoreTable(100)
     book.scores.copy_(torch.rand(100, generator=lot()) ** 3)
     hard = book.scores > book.scores.median()
     method = variations.class_floor(MADE_UP_FOR[name], labels, 0.6)
@@ -90,7 +90,7 @@ def test_the_class_floor_leaves_the_expected_weight_at_one(name: str) -> None:
 @pytest.mark.parametrize("known", [0.0, 0.05, 1.0])
 def test_unbiased_weights_stay_small_also_where_nothing_is_known(name: str, known: float) -> None:
     """Those methods leave out who has no score, too: then the left-out are made up for as ever."""
-    book = ScoreBook(1000)
+    book = ScoreTable(1000)
     book.scores[: int(1000 * known)] = 0.5
     book.keep(methods.METHODS[name]().memory, ())
     plan = variations.unbiased(methods.METHODS[name]()).draw(book, Moment(0, 10), 0)
@@ -113,7 +113,7 @@ def test_unbiased_weights_stay_small_in_every_epoch() -> None:
 
 def test_unbiased_weights_where_little_is_known() -> None:
     """Of 1,000 all but 20 have no score and stay; of the others seta leaves some out, and they are made up for."""
-    book = ScoreBook(1000)
+    book = ScoreTable(1000)
     book.scores[:20] = torch.rand(20, generator=lot())
     method = variations.unbiased(methods.seta(0.5))
     for seed in range(20):
@@ -128,7 +128,7 @@ def test_unbiased_weights_where_little_is_known() -> None:
 def test_the_class_floor_takes_nobody_who_was_sure_to_stay(name: str, floor: float) -> None:
     """High losses and samples without one, whether a class would fall short or not."""
     labels = torch.arange(60) % 6
-    book = ScoreBook(60)
+    book = ScoreTable(60)
     book.scores.copy_(torch.rand(60, generator=lot()))
     book.scores[7] = torch.nan
     plain = [MADE_UP_FOR[name].draw(book, Moment(1, 10), seed).table for seed in range(200)]
@@ -141,7 +141,7 @@ def test_the_class_floor_takes_nobody_who_was_sure_to_stay(name: str, floor: flo
 
 def test_the_class_floor_of_a_hundred_is_what_it_says() -> None:
     """7 % of 100 are 7, also where the product of the two is a little more."""
-    book = ScoreBook(100)
+    book = ScoreTable(100)
     book.scores.copy_(torch.arange(100.0))
     guarded = variations.class_floor(methods.order_dp(1.0, 0.01), torch.zeros(100, dtype=torch.int64), 0.07)
     assert guarded.draw(book, Moment(1, 10), 0).kept == 7
@@ -150,7 +150,7 @@ def test_the_class_floor_of_a_hundred_is_what_it_says() -> None:
 @pytest.mark.parametrize("method", [methods.order_dp(1.0, 0.2), methods.infobatch(0.9)])
 def test_floors_for_classes_and_groups_hold_together(method: methods.Method) -> None:
     classes, groups = torch.arange(240) % 4, torch.arange(240) // 80
-    book = ScoreBook(240)
+    book = ScoreTable(240)
     book.scores.copy_(torch.rand(240, generator=lot()))
     book.scores[groups == 0] /= 100
     both = variations.class_floor(variations.class_floor(method, classes, 0.4), groups, 0.3)
@@ -167,7 +167,7 @@ def test_variations_that_meet_again() -> None:
     assert variations.unbiased(once) is once
     late = variations.annealed(variations.annealed(ucb, 0.5), 0.9)
     assert late.settings["annealed"] == 0.5
-    book = ScoreBook(50)
+    book = ScoreTable(50)
     book.keep(ucb.memory, ())
     book.memory["average"].copy_(torch.rand(50, generator=lot()))
     plan = variations.plain(once).draw(book, Moment(1, 10), 0)

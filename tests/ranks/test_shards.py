@@ -16,14 +16,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from infobatch import methods
-from infobatch.epoch.scores import UNSEEN, ScoreBook
+from infobatch.epoch.scores import ScoreTable
+from infobatch.epoch.slice import UNSEEN
 from infobatch.methods import METHODS, Method
 from infobatch.methods.cuts import Cut, TableStats, rule_of
 from infobatch.methods.when import Moment, until
-from infobatch.plan import Plan, ShardPlan, full
+from infobatch.plan import Plan, full
 from infobatch.ranks import shards as sharding
 from infobatch.ranks.exchange import Ranks
-from infobatch.ranks.shards import Parts, ShardBook, share_out
+from infobatch.ranks.shards import ShardStats, ShardedScores, divide
 
 modest = settings(deadline=None, max_examples=80, derandomize=True)
 ALONE = Ranks()
@@ -38,9 +39,9 @@ def data_of(size: int) -> TensorDataset:
     return TensorDataset(torch.arange(size))
 
 
-def books(scores: Tensor) -> tuple[ScoreBook, ShardBook]:
+def books(scores: Tensor) -> tuple[ScoreTable, ShardedScores]:
     """The same scores in one table and in a part that is the whole."""
-    whole, part = ScoreBook(scores.numel()), ShardBook(scores.numel(), ALONE)
+    whole, part = ScoreTable(scores.numel()), ShardedScores(scores.numel(), ALONE)
     whole.scores.copy_(scores)
     part.scores.copy_(scores[part.samples()])
     whole.planned = part.planned = scores.numel()
@@ -51,7 +52,7 @@ def skewed(size: int, seed: int = 0) -> Tensor:
     return torch.rand(size, generator=torch.Generator().manual_seed(seed)).pow(3)
 
 
-def walked(book: ShardBook, seed: int = 0, epoch: int = 1) -> Tensor:
+def walked(book: ShardedScores, seed: int = 0, epoch: int = 1) -> Tensor:
     return torch.cat(list(book.walk(seed, epoch)))
 
 
@@ -62,7 +63,7 @@ def walked(book: ShardBook, seed: int = 0, epoch: int = 1) -> Tensor:
 @given(st.lists(score, min_size=1, max_size=60), st.integers(0, 10**6))
 def test_nth_and_mean_are_those_of_one_table(values: list[float], pick: int) -> None:
     whole, in_parts = books(torch.tensor(values))
-    dense, part = TableStats(whole), Parts(in_parts)
+    dense, part = TableStats(whole), ShardStats(in_parts)
     assert part.known == dense.known
     assert part.mean() == pytest.approx(dense.mean(), rel=1e-12, nan_ok=True)
     if dense.known:
@@ -75,7 +76,7 @@ def test_nth_over_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(10_007, generator=torch.Generator().manual_seed(0)).mul(3).round(decimals=2)
     scores[::7] = math.nan
     known = scores[~torch.isnan(scores)]
-    part = Parts(books(scores)[1])
+    part = ShardStats(books(scores)[1])
     for n in (1, 2, 500, known.numel() // 2, known.numel()):
         assert part.nth(n) == known.kthvalue(n).values.item()
 
@@ -135,7 +136,7 @@ counts = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(
 def test_ranks_share_out_what_one_table_keeps(rows: list[tuple[int, ...]], one: float, two: float) -> None:
     sizes = [[sum(row), row[1], row[2]] for row in rows]
     cuts = [Cut(-math.inf, 0.0, one), Cut(0.0, 1.0, two)]
-    shares = share_out(sizes, cuts)
+    shares = divide(sizes, cuts)
     kept = [sum(share) for share in shares]
     for column, cut in enumerate(cuts, 1):
         members, keep = [size[column] for size in sizes], [share[column] for share in shares]
@@ -154,7 +155,7 @@ def test_ranks_share_out_what_one_table_keeps(rows: list[tuple[int, ...]], one: 
 def test_a_fair_mix_is_levelled_altogether() -> None:
     """Nearly even parts, as the places give them, end at one length."""
     sizes = [[1000, 480 + 7 * rank, 210 - 5 * rank] for rank in range(8)]
-    kept = [sum(share) for share in share_out(sizes, [Cut(-math.inf, 0.0, 0.5), Cut(0.0, 1.0, 0.25)])]
+    kept = [sum(share) for share in divide(sizes, [Cut(-math.inf, 0.0, 0.5), Cut(0.0, 1.0, 0.25)])]
     assert max(kept) - min(kept) <= 1
 
 
@@ -196,7 +197,7 @@ def test_the_walk_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 0
     for (ids,) in DataLoader(train, 24, sampler=train.sampler):
         train.update(ids.float())
-        run: Any = train._course.last
+        run: Any = train._epoch.last
         longest = max(longest, sum(chunk.numel() for _, chunk in run.walk._window))
     assert torch.equal(train.scores, train.owned.float())
     assert longest < 300
@@ -248,15 +249,15 @@ def test_named_samples_that_are_not_of_the_plan() -> None:
 
 def walked_by(train: infobatch.Pruned) -> list[int]:
     train.plan()
-    assert isinstance(train._book, ShardBook)
-    return walked(train._book, train.seed, train.epoch).tolist()
+    assert isinstance(train._scores, ShardedScores)
+    return walked(train._scores, train.seed, train.epoch).tolist()
 
 
 def test_an_unseen_index_is_counted_where_values_cannot_be_looked_at() -> None:
     """As on a device: such losses go to the spare cell, and the end of the epoch notices."""
     train = infobatch.InfoBatch(data_of(50), 4, shard_scores=True)
-    book = train._book
-    assert isinstance(book, ShardBook)
+    book = train._scores
+    assert isinstance(book, ShardedScores)
     for step, (ids,) in enumerate(DataLoader(train, 10, sampler=train.sampler)):
         if step == 0:
             wrong = torch.cat([ids[1:], torch.tensor([50])])
@@ -302,7 +303,7 @@ def test_nobody_holds_the_list() -> None:
 
 
 def test_nine_bytes_a_sample() -> None:
-    book = ShardBook(10**6, Ranks(1, 4))
+    book = ShardedScores(10**6, Ranks(1, 4))
     held = sum(value.nbytes for value in vars(book).values() if isinstance(value, Tensor))
     assert held <= 9 * book.count + 2048
 
@@ -383,9 +384,9 @@ def test_parts_of_any_number_of_ranks_make_one(world: int) -> None:
     torch.testing.assert_close(back["scores"], state["scores"], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(back["running"]["fresh"], state["running"]["fresh"])
     everyone = torch.arange(400)
-    assert isinstance(first._book, ShardBook)
-    assert isinstance(second._book, ShardBook)
-    assert torch.equal(first._book.look_up(everyone), second._book.look_up(everyone))
+    assert isinstance(first._scores, ShardedScores)
+    assert isinstance(second._scores, ShardedScores)
+    assert torch.equal(first._scores.look_up(everyone), second._scores.look_up(everyone))
 
 
 def test_states_that_do_not_fit() -> None:
@@ -421,7 +422,7 @@ def test_states_that_do_not_fit() -> None:
 def test_ranks_own_every_place_once() -> None:
     for size in (1, 2, 7, 100):
         for world in (1, 2, 3, 8):
-            parts = [ShardBook(size, Ranks(rank, world)) for rank in range(world)]
+            parts = [ShardedScores(size, Ranks(rank, world)) for rank in range(world)]
             owned = torch.cat([part.samples() for part in parts])
             assert owned.sort().values.tolist() == list(range(size))
             for part in parts:

@@ -1,4 +1,4 @@
-"""The sampler: a plan, walked."""
+"""The sampler: hands out the indices of the plan, for any loader."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import InputError, StateError, message
-from .queue import Pass
-from .stock_loader import asking_loader, half_made
+from .counted import Counted, find_iterator, is_under_construction
 
 
 class PlanSampler(Sampler[int]):
-    """Hands out the kept indices of the epoch that is due.
+    """Hand out the kept indices of the current epoch.
 
-    Torch calls ``iter`` on a sampler more often than it walks it, so nothing happens before the first ``next``.
+    Torch calls ``iter`` on a sampler more often than it iterates, so nothing happens before the first ``next``.
     """
 
     def __init__(
         self,
-        begin: Callable[[_BaseDataLoaderIter | None], Pass],
+        begin: Callable[[_BaseDataLoaderIter | None], Counted],
         length: Callable[[], int],
         where: Callable[[], tuple[int, int]],
     ) -> None:
@@ -30,28 +29,28 @@ class PlanSampler(Sampler[int]):
         self._where = where
 
     def __iter__(self) -> Iterator[int]:
-        if half_made(asking_loader()):  # by way of a batch sampler that makes all its batches at once
+        if is_under_construction(find_iterator()):  # for a batch sampler that makes all its batches at once
             yield from range(self._length())
             return
-        run = self._begin(asking_loader())  # asked again: whoever held on to it would keep it alive
-        for chunk in run.hand_out():
+        queue = self._begin(find_iterator())  # found again: a variable here would keep the iterator alive
+        for chunk in queue.hand_out():
             yield from chunk
 
     def __len__(self) -> int:
         return self._length()
 
     def set_epoch(self, epoch: int) -> None:
-        """For loops that tell a DistributedSampler: there is nothing to tell, train_data counts its epochs."""
+        """Do nothing: loops call this for a DistributedSampler, but train_data counts its own epochs."""
 
     def __reduce__(self) -> NoReturn:
         remedy = "Make the loader where it is used, from a data set that has loaded the state_dict() of this one."
-        raise InputError(message("one owner of the plan", "a copy of its sampler, or of a loader with it", remedy))
+        raise InputError(message("one owner of the plan", "a copy of its sampler, or of a loader that has it", remedy))
 
     def state_dict(self) -> dict[str, Any]:
-        """For loaders that save their sampler's state: where training is, to be checked on the way back.
+        """Return the position of training, for loaders that save the state of their sampler.
 
-        The position itself comes back with ``train_data.load_state_dict``. A loader with workers asks for this when
-        it sends a batch off, before anyone knows its losses.
+        It is only checked on loading: the position itself comes back with ``train_data.load_state_dict``. A loader with
+        workers asks for this when it requests a batch, before its losses are known.
         """
         epoch, done = self._where()
         return {"epoch": epoch, "done": done}
@@ -59,7 +58,7 @@ class PlanSampler(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or not all(isinstance(state.get(name), int) for name in ("epoch", "done")):
             remedy = "Load what state_dict() of this sampler, or of its loader, returned."
-            raise StateError(message("where training was: an epoch and samples done", repr(state), remedy))
+            raise StateError(message("the position of training: an epoch and samples done", repr(state), remedy))
         epoch, done = self._where()
         if (epoch, done) < (state["epoch"], state["done"]):
             raise StateError(

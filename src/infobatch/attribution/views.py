@@ -21,7 +21,7 @@ class Fetched(list[Any]):
 
 
 class View(Dataset[Any]):
-    """The wrapped data set, sample by sample. This much of a ``Pruned`` travels to a loader's workers."""
+    """The wrapped data set, sample by sample: the part of a ``Pruned`` that is sent to a loader's workers."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -36,7 +36,7 @@ class View(Dataset[Any]):
         many = getattr(self.dataset, "__getitems__", None)
         samples = many(indices) if many else [self.dataset[index] for index in indices]
         if type(samples) is not list:
-            return samples  # a whole batch in a form of its own: leave it, and let the loader count
+            return samples  # a batch in its own format: leave it, and let the loader count
         fetched = Fetched(samples)
         fetched.indices = indices
         return fetched
@@ -44,22 +44,22 @@ class View(Dataset[Any]):
 
 COPY = message(
     "the train_data of this process",
-    "a copy that came from another one, and has no scores",
-    "Wrap the data in each process that trains: ranks share a plan by themselves.",
+    "a copy from another process, which has no scores",
+    "Wrap the data in each process that trains: the ranks divide the plan themselves.",
 )
 
 
 class Copied(View):
-    """What reaches another process: samples, for a loader's workers, and nothing to train with."""
+    """What reaches another process: samples for a loader's workers, and nothing to train with."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
 
 
 class FullView(View):
-    """All samples for a pass that is no training: BatchNorm statistics, a learning-rate search.
+    """All samples, for passes that do not train: evaluation, BatchNorm statistics, a learning-rate search.
 
-    Has the same ``sampler`` and ``update`` as the pruned set, so a loop runs unchanged; nothing is recorded.
+    It has the ``sampler`` and ``update`` of the pruned data set, so a loop runs unchanged, but records nothing.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -72,9 +72,10 @@ class FullView(View):
         indices: Tensor | None = None,
         *,
         score: Tensor | None = None,
-        confidence: Tensor | None = None,
+        **channels: Tensor | None,
     ) -> Tensor:
-        del indices, score, confidence
+        """Return the mean loss. Takes the arguments of ``Pruned.update`` and ignores all but the first."""
+        del indices, score, channels
         check_loss(loss)
         return loss.mean()
 

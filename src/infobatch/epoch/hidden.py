@@ -1,8 +1,8 @@
-"""A look at the samples that an epoch left out: a forward pass without training, between two epochs."""
+"""A pass over the samples that an epoch left out: forward only, between two epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,68 +12,67 @@ from torch.utils.data import DataLoader
 from ..attribution.views import View
 from ..errors import InputError, MisalignedError, message
 from ..methods.method import Method
-from ..ranks.exchange import Ranks, gather, share
-from .scores import UNSEEN, ScoreBook, bring
+from ..ranks.exchange import Ranks, gather, take_share
+from .scores import ScoreTable
+from .slice import UNSEEN
 
 
-class Look:
-    """Which samples were left out, and what was seen of them so far."""
+class HiddenPass:
+    """The samples that were left out, and the losses observed of them so far."""
 
-    def __init__(self, book: ScoreBook, method: Method, ranks: Ranks, epoch: int) -> None:
-        self._book, self._method, self._ranks, self._epoch = book, method, ranks, epoch
-        self._all = (book.memory["held"] == 0).nonzero().squeeze(1)
-        self._mine = share(self._all, ranks)
-        book.fresh.fill_(UNSEEN)
+    def __init__(self, table: ScoreTable, method: Method, ranks: Ranks, epoch: int) -> None:
+        self._table, self._method, self._ranks, self._epoch = table, method, ranks, epoch
+        self._all = (table.memory["held"] == 0).nonzero().squeeze(1)
+        self._mine = take_share(self._all, ranks)
+        table.fresh.fill_(UNSEEN)
 
     @property
     def size(self) -> int:
-        """How many were left out, of all ranks."""
+        """The number of samples left out, on all ranks."""
         return self._all.numel()
 
     def batches(self, dataset: Any, batch_size: int, loader: dict[str, Any]) -> Iterator[tuple[Any, Tensor]]:
-        some = self._mine.cpu()
-        if not some.numel():
+        """Yield (batch, indices)."""
+        mine = self._mine.cpu()
+        if not mine.numel():
             return
-        batches = DataLoader(View(dataset), batch_size=batch_size, sampler=some.tolist(), **loader)
-        for batch, indices in zip(batches, torch.split(some, batch_size), strict=True):
-            yield batch, indices.to(self._book.device)
+        batches = DataLoader(View(dataset), batch_size=batch_size, sampler=mine.tolist(), **loader)
+        for batch, indices in zip(batches, torch.split(mine, batch_size), strict=True):
+            yield batch, indices.to(self._table.device)
 
-    def note(self, loss: Tensor, indices: Tensor, confidence: Tensor | None) -> None:
-        if indices.device.type == "cpu":  # elsewhere a look at values would wait
+    def note(self, loss: Tensor, indices: Tensor, channels: Mapping[str, Tensor]) -> None:
+        """Record the losses of these samples."""
+        if indices.device.type == "cpu":  # elsewhere, reading values would wait for the device
             low, high = (int(end) for end in indices.aminmax())
-            if low < 0 or high >= self._book.size:
-                expected = f"indices from 0 to {self._book.size - 1}"
-                raise InputError(message(expected, f"{low} to {high}", "Pass the loop's indices."))
-        self._book.record(indices, loss)
-        bring(self._book.came, indices, confidence)
+            if low < 0 or high >= self._table.size:
+                expected = f"indices from 0 to {self._table.size - 1}"
+                raise InputError(message(expected, f"{low} to {high}", "Pass the indices of the loop."))
+        self._table.record(indices, loss)
+        self._table.record_channels(indices, channels)
 
     @torch.inference_mode(False)
     def close(self) -> int:
-        """What was seen becomes scores and memory, and nobody waits for a look; ranks tell each other first.
-
-        Returns how many losses were not finite.
-        """
-        book = self._book
-        seen = int((book.fresh[self._mine] != UNSEEN).sum())
-        strangers = int((book.fresh != UNSEEN).sum()) - seen
+        """Turn what was observed on all ranks into scores and memory; return how many losses were not finite."""
+        table = self._table
+        seen = int((table.fresh[self._mine] != UNSEEN).sum())
+        strangers = int((table.fresh != UNSEEN).sum()) - seen
         if strangers:
-            raise MisalignedError(
-                message("losses of samples that were left out", f"{strangers} of others", "Pass the loop's indices.")
-            )
+            expected, remedy = "losses of samples that were left out", "Pass the indices of the loop."
+            raise MisalignedError(message(expected, f"{strangers} of others", remedy))
         if seen < self._mine.numel():
             got = f"none for {self._mine.numel() - seen} of {self._mine.numel()} samples"
             raise MisalignedError(message("an observe() for each batch", got, "Call it in the loop over hidden()."))
         if self._ranks.world > 1 and self._all.numel():
-            for column in (book.fresh, *book.came.values()):
-                parts = column.index_select(0, self._mine)
-                whole = gather(self._ranks, parts, self._all.numel(), "looks at the left-out of", self._epoch)
-                column.index_copy_(0, self._all, whole)
-        book.remember(self._method.memory, None)
-        book.memory["held"].fill_(1.0)
-        return book.merge()
+            for column in (table.fresh, *table.channels.values()):
+                mine = column.index_select(0, self._mine)
+                purpose = "observes the hidden samples of"
+                column.index_copy_(0, self._all, gather(self._ranks, mine, self.size, purpose, self._epoch))
+        table.remember(self._method.memory, None)
+        table.memory["held"].fill_(1.0)
+        return table.merge()
 
     def forget(self) -> None:
-        """Nothing of an unfinished look stays."""
-        self._book.fresh.fill_(UNSEEN)
-        for column in self._book.came.values():
+        """Drop what was observed in an unfinished pass."""
+        self._table.fresh.fill_(UNSEEN)
+        for column in self._table.channels.values():
             column.fill_(torch.nan)

@@ -1,7 +1,8 @@
-"""The course of training: which epoch runs, its plan, the pass over it, and what has come back so far."""
+"""The running epoch: its plan, the pass over it, and what has come back so far."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,391 +12,299 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .. import checks
-from ..attribution.queue import Pass
-from ..attribution.stock_loader import Asker
+from ..attribution.carried import Carried
+from ..attribution.counted import Counted, StockLoader
+from ..attribution.queue import Queue
 from ..errors import MisalignedError, RankError, message, warn
-from ..methods.channels import CHANNELS
-from ..methods.cuts import mean_score as mean
 from ..methods.memory import Memory
-from ..plan import Plan, ShardPlan
-from ..ranks.exchange import Ranks, agree, gather
-from ..ranks.shards import ShardBook, ShardWalk
-from .scores import UNSEEN, ScoreBook, bring
-from .slice import PlanWalk, Walk
-from .summary import EpochReport, report
+from ..plan import Plan, PlanNumbers
+from ..ranks.exchange import Ranks, agree
+from .scores import Scores, TableSlice
+from .slice import UNSEEN
+from .summary import EpochSummary, summarize
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
-STRAYS = 3
-"""Passes without an update, in a run, that cannot be looks at a first batch any more."""
+MANY_IDLE = 3
+"""Passes without an update from which on they cannot be looks at a first batch any more."""
 
 
-class Course:
-    """The running epoch. Who owns this says when a pass begins and when an epoch is to be closed."""
+class RunningEpoch:
+    """One epoch after another. Its owner says when a pass begins and when an epoch is to be closed."""
 
-    def __init__(self, book: ScoreBook | ShardBook) -> None:
-        self.book = book
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+        self.device = scores.device
         self.epoch = 0
-        self.plan: Plan | ShardPlan | None = None
-        self.last: Pass | None = None
-        """The latest pass, of this epoch or of one before."""
+        self.plan: PlanNumbers | None = None
+        self.last: Queue | None = None
+        """The latest pass, of this epoch or an earlier one."""
         self.ranks: Ranks | None = None
-        """Who shares it, once they have met."""
-        self.before = 0
-        """How many samples of the epoch had come back before this process took it up."""
+        """The ranks that train together, once they have met."""
+        self.done_before = 0
+        """How many samples of the epoch were done before this process resumed it."""
+        self.is_resumed = False
+        """Whether some of the epoch was done before on any rank."""
         self.named = 0
-        """How many samples came back by name, as far as Python saw; what graphs saw is in ``book.recorded``."""
-        self.ask_book = isinstance(book, ShardBook)
-        """Whether the book counts those that come back by name: Python cannot in a graph, nor tell whose they are."""
-        self.begun = False
-        """Whether some of the epoch had come back on any rank before."""
-        self.told = False
-        """Whether who makes the learning rate grow knows that the epoch begins."""
-        self.seen = 0
-        """How many losses the largest update of this epoch brought, all ranks together; 0 before the first."""
-        self.usual = 0
-        """The same of the epoch before."""
-        self.idle = 0
-        """How many whole passes went by without a loss, in this epoch."""
-        self.strays = 0
-        """The same, in all epochs."""
+        """How many samples came with indices, as counted by Python."""
+        self.counts_on_device = scores.is_sharded
+        """Whether the device counts them instead: Python cannot inside a graph, nor tell which rank they belong to."""
+        self.is_announced = False
+        """Whether the beginning of the epoch was announced to schedulers."""
+        self.largest_update = 0
+        """The number of losses of this epoch's largest update, all ranks together; 0 before the first."""
+        self.previous_largest = 0
+        """The same, of the epoch before."""
+        self.idle_passes = 0
+        """The number of complete passes without a loss in this epoch."""
+        self.all_idle_passes = 0
 
-    # ---- how far it is -----------------------------------------------------------------------------------
+    # ---- progress ----------------------------------------------------------------------------------------
 
     @property
-    def running(self) -> Pass | None:
+    def queue(self) -> Queue | None:
         """The latest pass, if it belongs to the running epoch."""
         last = self.last
-        return last if last is not None and last.epoch == self.epoch and not last.void else None
+        return last if last is not None and last.epoch == self.epoch and not last.is_void else None
 
     def done(self) -> int:
-        """How many samples of the running epoch have come back to this process."""
-        run = self.running
-        if run is not None and run.taken:
-            return run.taken  # then none came by name, and the device need not be asked
-        return self.named + (int(self.book.recorded) if self.ask_book else 0)
+        """Return how many samples of the running epoch have come back to this process."""
+        queue = self.queue
+        if queue is not None and queue.taken:
+            return queue.taken  # then none came with indices, and the device need not be asked
+        return self.named + (int(self.scores.named_count) if self.counts_on_device else 0)
 
-    def finished(self) -> bool:
-        """The last batch of the running epoch has had its update."""
-        if self.plan is None:
-            return False
-        run = self.running
-        if run is None and isinstance(self.plan, ShardPlan):
-            return False  # who comes is known to the walk alone
-        left = self.plan.kept - self.before if run is None else run.total
-        done = self.done()
-        if run is None:
-            return done >= left
-        return done >= left or run.finished or (run.exhausted and 0 < run.brought <= done)  # a sampler may drop some
+    def is_finished(self) -> bool:
+        """Whether the last batch of the running epoch has had its update."""
+        queue = self.queue
+        if self.plan is None or (queue is None and self.scores.is_sharded):
+            return False  # only a pass knows which samples of a shard come
+        if queue is None:
+            return self.done() >= self.plan.kept - self.done_before
+        return queue.is_finished or queue.covers(self.done())
 
-    def left(self, world: int) -> int:
-        """How many samples the next pass over the plan has for one of ``world`` ranks, ghosts included."""
-        if isinstance(self.book, ShardBook):
-            return max(self.book.rows)
-        assert self.plan is not None
-        return -(-(self.plan.kept - self.before) // world)
-
-    def past(self, world: int) -> int:
-        """How many of the plan's samples each rank had before that pass: of all ranks, in equal parts."""
-        assert self.plan is not None
-        done = self.plan.kept - sum(self.book.rows) if isinstance(self.book, ShardBook) else self.before
-        return -(-done // world)
-
-    def resumed(self, *, persistent: bool) -> bool:
-        """Whether another process began the epoch that the next pass takes up; ``persistent``: or any before it."""
+    def is_resumed_by_loader(self, *, persistent: bool) -> bool:
+        """Whether the next pass resumes an epoch that another process began; ``persistent``: or any before it."""
         if self.last is not None:
             return False
-        finished = self.finished()
-        return (bool(self.before) and not finished) or (persistent and self.epoch + finished > 0)
+        finished = self.is_finished()
+        return (bool(self.done_before) and not finished) or (persistent and self.epoch + finished > 0)
 
-    def through(self) -> bool:
-        """Nobody walks the latest pass any more, as far as that can be seen: a length is of what comes next.
-
-        Persistent workers keep its iterator, and samples that come back by name are not counted there.
-        """
+    def is_pass_over(self) -> bool:
+        """Whether the latest pass is over, so that a length is that of the next one."""
         last = self.last
-        if last is None or last.over or last.void:
+        if last is None or last.is_over or last.is_void:
             return True
-        return last.asker.persistent and not last.carried and (self.running is None or self.finished())
+        # persistent workers keep the iterator, and samples that come with indices are not counted there
+        return last.is_persistent and (self.queue is None or self.is_finished())
 
     # ---- ranks -------------------------------------------------------------------------------------------
 
     @property
-    def alone(self) -> bool:
-        """No ranks to talk to, so an epoch can be closed whenever somebody asks."""
+    def is_alone(self) -> bool:
+        """Whether there is no other rank to talk to, so that an epoch can be closed at any time."""
         return self.ranks is None or self.ranks.world == 1
 
     def meet(self, ranks: Ranks, terms: dict[str, Any]) -> None:
-        """These share it from now on, if they share the terms of training, too."""
-        book = self.book
-        known = book.ranks if isinstance(book, ShardBook) else self.ranks
+        """Train with these ranks from now on, after checking that they agree on the terms of training."""
+        known = self.scores.ranks or self.ranks
         if known is not None and (ranks.rank, ranks.world) != (known.rank, known.world):
-            raise RankError(
-                message(
-                    f"{known}, as in the passes before",
-                    str(ranks),
-                    "Ranks may change between processes: save a state_dict, restart, and load it.",
-                )
-            )
-        if self.ranks is not None:
-            return
-        facts = {
-            "length of the data set": book.size,
-            **terms,
-            "shard_scores": isinstance(book, ShardBook),
-            "epoch": self.epoch,
-        }
-        if isinstance(book, ShardBook):
-            facts["number of samples planned so far"] = book.planned
-        else:
-            facts["number of samples done in it"] = self.before
-            facts["mean of scores"] = repr(mean(book.scores))
-        agree(ranks, facts)
-        self.ranks = ranks
+            remedy = "Ranks may change between processes: save a state_dict, restart, and load it."
+            raise RankError(message(f"{known}, as in the passes before", str(ranks), remedy))
+        if self.ranks is None:
+            facts = {"length of the data set": self.scores.size, **terms, "shard_scores": self.scores.is_sharded}
+            agree(ranks, {**facts, "epoch": self.epoch, **self.scores.terms(self.done_before)})
+            self.ranks = ranks
+
+    def _over_ranks(self, count: int) -> int:
+        return count * (1 if self.ranks is None else self.ranks.world)
 
     # ---- a pass ------------------------------------------------------------------------------------------
 
     def check_idle(self) -> None:
-        """No loss has come in this epoch: was the last pass a look at a first batch, or a whole one?"""
-        last = self.running
-        if last is None or last.handed != last.size or last.superseded:
+        """Check, where no loss has come in this epoch, that the last pass was not a complete one."""
+        last = self.queue
+        if last is None or last.is_superseded or not last.may_be_exhausted:
             return
-        if last.whole or (self.idle and not last.carried):
+        if last.is_exhausted or self.idle_passes:
             raise MisalignedError(
                 message(
                     "an update() for each batch",
-                    f"a whole pass of {last.size} samples without one",
-                    "Call update() in the loop; for passes that are no training use .full().",
+                    f"a complete pass over {last.size} samples without one",
+                    "Call update() in the loop; for passes that do not train use train_data.full().",
                 )
             )
-        self.idle += not last.carried  # or a look at the first batch: small sets are fetched whole at once
-        self.strays += not last.carried
-        if self.strays == STRAYS:
+        self.idle_passes += 1  # or a look at the first batch: small data sets are fetched at once
+        self.all_idle_passes += 1
+        if self.all_idle_passes == MANY_IDLE:
             warn(
-                f"{STRAYS} passes over the pruned data without an update, each of the kept samples alone: to "
+                f"{MANY_IDLE} passes over the pruned data without an update, each over the kept samples only: to "
                 "evaluate, load train_data.full()"
             )
 
-    def walk(self, seed: int, sampler: Sampler[int], loader: _BaseDataLoaderIter | None, ranks: Ranks) -> Pass:
+    def open_pass(
+        self, seed: int, sampler: Sampler[int], iterator: _BaseDataLoaderIter | None, ranks: Ranks
+    ) -> Counted:
         """Begin a pass over what remains of the plan."""
-        book, plan = self.book, self.plan
-        way: Walk
-        if isinstance(book, ShardBook):
-            way = ShardWalk(self.epoch, book, seed)
-        else:
-            assert isinstance(plan, Plan)
-            way = PlanWalk(book.unseen(plan.indices) if self.before else plan.indices, ranks, book)
-        run = Pass(self.epoch, way, Asker(loader, sampler), self.last)
+        piece = self.scores.open_slice(self.plan, seed, ranks, resumed=bool(self.done_before))
+        queue = Counted(self.epoch, piece, StockLoader.of(iterator, sampler), self.last)
         if self.last is not None:
             self.last.supersede()
-        self.last = run
-        if run.total == 0 and run.size:
-            warn(f"epoch {self.epoch} trains nothing: with drop_last, {run.size} kept samples are less than a batch")
-        return run
+        self.last = queue
+        if queue.total == 0 and queue.size:
+            warn(f"epoch {self.epoch} trains nothing: with drop_last, {queue.size} kept samples are less than a batch")
+        return queue
 
-    def opened(self, came: str) -> Pass:
-        """The pass that waits for what came."""
-        run = self.running
-        if run is None:
+    def carry(self, holder: Any, lookahead: int) -> Carried:
+        """Let the batches of the latest pass bring their indices from now on."""
+        assert isinstance(self.last, Counted)
+        self.last = queue = Carried(self.last, holder, lookahead)
+        return queue
+
+    def expect(self, what: str) -> Queue:
+        """Return the pass that waits for losses."""
+        queue = self.queue
+        if queue is None:
             raise MisalignedError(
                 message(
                     "a batch from train_data's loader that waits for its losses",
-                    f"{came} without one",
-                    "Load with infobatch.DataLoader or sampler=train_data.sampler (no DistributedSampler: ours "
-                    "shares out to ranks, too), and update() each batch once.",
+                    f"{what} without one",
+                    "Load with infobatch.DataLoader or sampler=train_data.sampler (not a DistributedSampler: this "
+                    "sampler divides the plan between ranks, too), and call update() once per batch.",
                 )
             )
-        return run
+        return queue
 
-    # ---- what comes back ---------------------------------------------------------------------------------
+    def skip(self) -> None:
+        """Leave out the oldest batch that waits."""
+        queue = self.expect("a skip")
+        queue.slice.skip(queue.drop())
 
-    def note(self, scores: Tensor, confidence: Tensor | None) -> tuple[Tensor, float]:
-        """Scores of the batch that has waited longest. Returns its weights, and the correction of its mean."""
-        run, count = self.opened("losses"), scores.shape[0]
+    # ---- losses ------------------------------------------------------------------------------------------
+
+    def note(self, scores: Tensor, channels: Mapping[str, Tensor]) -> tuple[Tensor, float]:
+        """Record the scores of the batch that has waited longest; return its weights and a factor on its mean."""
+        queue, count = self.expect("losses"), scores.shape[0]
         if self.named:
             raise MisalignedError(BOTH)
-        where = run.take(count)
+        where = queue.take(count)
         try:
-            weights = run.walk.note(where, scores)
+            weights = queue.slice.note(where, scores)
         except BaseException:
-            run.put_back(where)
+            queue.put_back(where)
             raise
-        run.walk.took(where)
-        if self.book.came:
-            assert isinstance(run.walk, PlanWalk)
-            bring(self.book.came, run.walk.named(where), confidence)
-        share = self._share(count, last=run.taken >= run.total, of=run.of)
-        return weights, run.walk.correction(count, run.taken) if share is None else share
+        if self.scores.channels:
+            assert isinstance(queue.slice, TableSlice)
+            self.scores.record_channels(queue.slice.indices_of(where), channels)
+        factor = self._size_factor(count, is_last=queue.taken >= queue.total, is_batch=True)
+        return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
-    def count_named(self, indices: Tensor) -> tuple[Tensor, float]:
-        """Samples that the caller names. As ``note``; looks at values, so on the CPU only."""
-        run = self.running
-        weights = checks.check_members(indices, self.book, self.epoch, None if run is None else run.walk.ghost)
-        return weights, self._count(indices)
+    def note_named(self, indices: Tensor, *, look: bool) -> tuple[Tensor, float]:
+        """Count samples that came with indices; return their weights and a factor on their mean.
 
-    def count_unseen(self, indices: Tensor) -> tuple[Tensor, float]:
-        """Samples that the caller names, on a device or in a graph: no look at values, and no wait for them."""
-        if in_graph(indices):
-            self.ask_book = True
-        correction = self._count(indices)
-        return self.book.look_up(indices), correction
+        Without a ``look`` no value is read, so no device waits, and a graph may hold all of it.
+        """
+        if look:
+            ghost = None if self.queue is None else self.queue.slice.ghost
+            weights = checks.check_members(indices, self.scores, self.epoch, ghost)
+        elif is_in_graph(indices):
+            self.counts_on_device = True
+        factor = self._count_named(indices)
+        return weights if look else self.scores.look_up(indices), factor
 
-    def _count(self, indices: Tensor) -> float:
+    def _count_named(self, indices: Tensor) -> float:
         count = indices.numel()
-        if self.ask_book:
-            self.book.named(indices)
+        if self.counts_on_device:
+            self.scores.count_named(indices)
         else:
             self.named += count
         if torch.compiler.is_compiling():
-            return 1.0  # one graph is for all sizes, and is not told which is the last
-        if self.ask_book and indices.device.type != "cpu":  # which is not asked how many came: graphs have whole ones
-            short = self._everyones(count) < (self.seen or self.usual)
-            return self._share(count, last=short and not in_graph(indices)) or 1.0
-        return self._share(count, last=self.finished()) or 1.0
+            return 1.0  # one graph serves all sizes, and does not know which update is the last
+        if self.counts_on_device and indices.device.type != "cpu":  # it is not asked: graphs have full-sized updates
+            is_short = self._over_ranks(count) < (self.largest_update or self.previous_largest)
+            return self._size_factor(count, is_last=is_short and not is_in_graph(indices), is_batch=False) or 1.0
+        return self._size_factor(count, is_last=self.is_finished(), is_batch=False) or 1.0
 
-    def _share(self, count: int, *, last: bool, of: int = 0) -> float | None:
-        """What lets each sample of a pruned epoch count alike: an update's losses, over those of a whole one.
+    def _size_factor(self, count: int, *, is_last: bool, is_batch: bool) -> float | None:
+        """Return the losses of an update over those of a full-sized one, so that all samples of an epoch count alike.
 
-        Such epochs have a short batch of any size. As the mean of its losses, one sample would step as far as a
-        whole batch, and that kicks. None in full epochs, which are as without pruning, and in those of one batch.
-        ``of``: how many the loader's batch has, where that is known, since an update may bring a part of it.
+        Pruned epochs end with a short batch of any size. As the mean of its losses, a single sample would step as far
+        as a whole batch. None in full epochs, which stay as without pruning, and in epochs of one batch. Without
+        ``is_batch`` the update may hold a part of a batch.
         """
-        plan = self.plan
-        everyone, batch = self._everyones(count), self._everyones(of or count)
-        if everyone == self.seen >= self.usual and plan is not None and batch < plan.kept:
-            return None if plan.kept == plan.size else 1.0  # a whole one again, as nearly always
-        run = self.running
-        whole = self._whole(run, count, of=of, last=last)
-        if not last or everyone >= (self.seen or self.usual):
-            self.seen = max(self.seen, everyone)
+        plan, size = self.plan, self._over_ranks(count)
+        if size == self.largest_update >= self.previous_largest and plan is not None and size < plan.kept:
+            return None if plan.kept == plan.size else 1.0  # another full-sized update, as nearly always
+        queue = self.queue
+        loaded = self._over_ranks(queue.batch_size) if queue is not None and queue.is_sized else 0
+        is_first = False
+        if not is_batch:
+            taken = 0 if queue is None else queue.taken
+            so_far = self.done_before + self._over_ranks(taken + self.named)
+            is_first = not self.largest_update if self.counts_on_device and not taken else so_far <= loaded
+        full = full_update_size(
+            size,
+            self.largest_update,
+            self.previous_largest,
+            loaded,
+            is_batch=is_batch,
+            is_first=is_first,
+            is_last=is_last,
+        )
+        if not is_last or size >= (self.largest_update or self.previous_largest):
+            self.largest_update = max(self.largest_update, size)
         if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
             return None
-        in_one = batch >= plan.kept and (run is None or run.size <= (of or count))
-        return None if in_one else everyone / whole
-
-    def _whole(self, run: Pass | None, count: int, *, of: int, last: bool) -> int:
-        """How many losses a whole update brings."""
-        loaded = self._everyones(run.asker.batch_size) if run is not None and run.asker.sized else 0
-        taken = 0 if run is None else run.taken
-        come, unknown = self.before + self._everyones(taken + self.named), self.ask_book and not taken
-        return whole_update(
-            self._everyones(count),
-            self.seen,
-            self.usual,
-            loaded,
-            first=not self.seen if unknown else come <= (loaded or self._everyones(of)),
-            entire=count == of if of else None,
-            last=last,
-        )
-
-    def _everyones(self, count: int) -> int:
-        """So many on each rank."""
-        return count * (1 if self.ranks is None else self.ranks.world)
-
-    def leave_out_doubtful(self) -> None:
-        """Losses of a batch that never came whole: whose they are is not certain, so they must not become scores."""
-        run = self.running
-        if run is not None:
-            while run.doubtful:
-                run.walk.skip(run.doubtful.pop())
-
-    def hand_in(self) -> None:
-        if self.running is not None:
-            self.running.walk.hand_in()
-
-    def _shared(self) -> PlanWalk | None:
-        """The walk of the running epoch, where other ranks have parts of its plan whose losses belong here, too."""
-        walk = None if self.running is None else self.running.walk
-        return walk if isinstance(walk, PlanWalk) and walk.ranks.world > 1 else None
-
-    def losses_of_all(self, purpose: str, *, sure: bool = False) -> Tensor:
-        """This epoch's losses of all ranks; ``sure``: without those of batches that are not complete."""
-        walk, run, fresh = self._shared(), self.running, self.book.fresh
-        if sure and run is not None and run.unsure:
-            assert isinstance(run.walk, PlanWalk)
-            fresh = fresh.index_fill(
-                0, torch.cat([run.walk.named(where).to(fresh.device) for where in run.unsure]), UNSEEN
-            )
-        if walk is None:
-            return fresh
-        parts = fresh.index_select(0, walk.indices)
-        if walk.ghost is not None:
-            parts[-1] = UNSEEN
-        return self._gathered(walk, fresh, parts, purpose)
-
-    def came_of_all(self, purpose: str) -> dict[str, Tensor]:
-        """What came beside this epoch's losses, of all ranks."""
-        walk = self._shared()
-        if walk is None:
-            return self.book.came
-        return {
-            name: self._gathered(walk, column, column.index_select(0, walk.indices), purpose)
-            for name, column in self.book.came.items()
-        }
-
-    def _gathered(self, walk: PlanWalk, column: Tensor, parts: Tensor, purpose: str) -> Tensor:
-        whole = gather(walk.ranks, parts, walk.remaining.numel(), purpose, self.epoch)
-        return column.index_copy(0, walk.remaining, whole)
+        is_whole_epoch = size >= plan.kept and (queue is None or queue.size <= count)
+        return None if is_whole_epoch else size / full
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
-    def close(self, memory: Memory | None) -> tuple[EpochReport, MisalignedError | None]:
-        """The epoch is over: its losses become the scores, and the next one is due. With ranks, they talk here.
+    def close(self, memory: Memory | None) -> tuple[EpochSummary, MisalignedError | None]:
+        """Merge the losses of the epoch into the scores and go on to the next. With ranks, they talk here.
 
-        Where they cannot be told apart none does, and why comes with the report: the next epoch can go on.
+        Losses that cannot be attributed are dropped, and the error is returned with the summary: the next epoch can
+        begin.
         """
-        plan, run, book = self.plan, self.running, self.book
+        plan, queue, scores = self.plan, self.queue, self.scores
         assert plan is not None
-        self.leave_out_doubtful()
-        came = self.before + (0 if run is None else run.taken) + self.named + int(book.recorded)
-        if run is not None:
-            came -= run.walk.ghosts_came(run.taken)
-        self.hand_in()
-        now = report(plan, book.scores, book.planned)
-        amiss: MisalignedError | None = None
+        self.drop_unsure()
+        came = self.done_before + (0 if queue is None else queue.taken) + self.named + int(scores.named_count)
+        if queue is not None:
+            came -= queue.slice.count_ghosts(queue.taken)
+            queue.slice.hand_in()
+        summary, error = summarize(plan, scores.noise(plan), scores.planned), None
         try:
-            checks.check_attribution(book, came, self.epoch)
-        except MisalignedError as error:
-            amiss = error
-            book.fresh.fill_(UNSEEN)
+            checks.check_attribution(scores, came, self.epoch)
+        except MisalignedError as found:
+            error = found
+            scores.fresh.fill_(UNSEEN)
         else:
-            now = replace(now, not_finite=self._take_in(plan, memory))
-        book.planned += plan.kept
-        self._next(run)
-        return now, amiss
-
-    def _take_in(self, plan: Plan | ShardPlan, memory: Memory | None) -> int:
-        """This epoch's losses, of all ranks, become the scores. Returns how many were not finite."""
-        book = self.book
-        if self._shared() is not None:
-            book.fresh.copy_(self.losses_of_all("closes"))
-            for name, column in self.came_of_all("closes").items():
-                book.came[name].copy_(column)
-        if isinstance(book, ScoreBook) and isinstance(plan, Plan):
-            self._warn_of_confidences()
-            book.remember(memory, plan)
-        return book.merge()
-
-    def _warn_of_confidences(self) -> None:
-        """On a device nobody looked at them before."""
-        odd = sum(CHANNELS[name].count_outside(column) for name, column in self.book.came.items())
-        if odd:
-            warn(f"epoch {self.epoch}: {odd} confidences were no probabilities; pass softmax, not logits")
-
-    def _next(self, run: Pass | None) -> None:
+            not_finite = scores.close(plan, None if queue is None else queue.slice, memory)
+            summary = replace(summary, not_finite=not_finite)
+        scores.planned += plan.kept
         self._stand_before(self.epoch + 1)
-        self.book.recorded.zero_()
-        if run is not None:
-            run.walk.release()
+        scores.named_count.zero_()
+        if queue is not None:
+            queue.slice.release()
+        return summary, error
+
+    def drop_unsure(self) -> None:
+        """Skip samples whose losses cannot be trusted because the pass was not completed."""
+        queue = self.queue
+        if isinstance(queue, Carried):
+            while queue.unsure:
+                queue.slice.skip(queue.unsure.pop())
 
     def drop_plan(self) -> None:
-        """Whom the coming epoch keeps is open again; a look at its first batch was at what is not to be."""
-        if self.running is not None:
-            self.running.supersede()
-            self.running.void = True
-        self.plan, self.told = None, False
+        """Let the next epoch be planned again; a pass over its first batch is void."""
+        queue = self.queue
+        if queue is not None:
+            queue.supersede()
+            queue.is_void = True
+        self.plan, self.is_announced = None, False
 
     def restart(self, epoch: int) -> None:
-        """Go on from here, whatever ran."""
+        """Go on from the start of this epoch, whatever was running."""
         if self.last is not None:
             self.last.supersede()
         self._stand_before(epoch)
@@ -403,36 +312,35 @@ class Course:
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
-        self.begun = self.told = False
-        self.before = self.named = self.idle = 0
-        self.usual, self.seen = self.seen or self.usual, 0
+        self.is_resumed = self.is_announced = False
+        self.done_before = self.named = self.idle_passes = 0
+        self.previous_largest, self.largest_update = self.largest_update or self.previous_largest, 0
 
     def to(self, device: torch.device) -> None:
-        self.book.to(device)
+        self.scores.to(device)
+        self.device = self.scores.device
         if isinstance(self.plan, Plan):
             self.plan = self.plan.to(device)
         if self.last is not None:
-            self.last.walk.to(device)
+            self.last.slice.to(device)
 
 
-def whole_update(
-    everyone: int, seen: int, usual: int, loaded: int, *, first: bool, entire: bool | None, last: bool
+def full_update_size(
+    size: int, largest: int, previous: int, loaded: int, *, is_batch: bool, is_first: bool, is_last: bool
 ) -> int:
-    """How many losses a whole update brings, where this one brings those of ``everyone``.
+    """Return how many losses a full-sized update brings, given one that brings ``size``, over all ranks.
 
-    As many as the largest that was ``seen`` in the epoch. While its ``first`` batch comes in parts, the largest of
-    them may be still to come: then as many as was ``usual`` in the epoch before. (Parts that have become smaller
-    since are taken for short ones, in that one batch.) Where an ``entire`` batch that is short comes first of all, as
-    many as the loader's have, ``loaded``. Where batches may be of any size (``loaded`` is 0) none is short but the
-    last.
+    The largest one of the epoch. While the ``is_first`` batch comes in parts, the largest part may still be to come:
+    then that of the previous epoch. If a short batch comes first of all, the loader's batch size, ``loaded``. If
+    batches may have any size (``loaded`` is 0), only the last one can be short.
     """
-    if entire is False or (entire is None and everyone < loaded):
-        return max(seen, usual if first else 0, everyone)
+    if not is_batch and size < loaded:
+        return max(largest, previous if is_first else 0, size)
     if not loaded:
-        return max(seen or usual, everyone) if last else everyone
-    return max(seen or min(usual or loaded, loaded), everyone)
+        return max(largest or previous, size) if is_last else size
+    return max(largest or min(previous or loaded, loaded), size)
 
 
-def in_graph(indices: Tensor) -> bool:
-    """Whether this is a rehearsal: Python sees it once, and a graph does it ever after."""
+def is_in_graph(indices: Tensor) -> bool:
+    """Whether Python runs only once here, and a graph will repeat it."""
     return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())

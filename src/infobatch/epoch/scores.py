@@ -1,165 +1,434 @@
-"""The book of scores: the only numbers that change during training."""
+"""The scores: the only numbers that change during training, and their interface to a running epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import warn
+from ..methods.channels import CHANNELS
+from ..methods.cuts import mean_score
 from ..methods.memory import Memory
-from ..plan import Plan, moved
+from ..methods.method import Method
+from ..methods.when import Moment
+from ..plan import Plan, PlanNumbers, move
+from ..ranks.exchange import Ranks, gather, ghosts, take_share
+from ..state_checks import check_state
+from .slice import SKIPPED, TOO_LARGE, UNSEEN, Slice, Where
+from .summary import estimate_noise
 
-TOO_LARGE = torch.finfo(torch.bfloat16).max  # from here on a loss counts as not finite
-# What a sample has to show for the running epoch. Both marks are finite, so that a loss that is not can be told from
-# them, and larger than any that counts. Losses do end up at the end of float32 or bfloat16 (clamp, nan_to_num), but
-# not at an odd number in between. So none is looked at: keeping each off the marks would cost an update 3 to 5 us.
-SKIPPED = 0xFF5EED * 2.0**104
-UNSEEN = -SKIPPED
-BLOCK = 1 << 15  # as much as torch gives one thread: larger ones wake the others up for each block
+CHUNK = 1 << 16
+State = dict[str, Any]
 
 
-class ScoreBook:
-    """The scores H of N samples, and beside them what the running epoch has brought so far.
+class Scores(ABC):
+    """The scores of all samples and the losses of the running epoch, in one table or in shards.
 
-    ``scores`` hold still during an epoch; NaN says that nothing is known of a sample. ``fresh`` takes the
-    epoch's own scores and ``merge`` moves them over. ``weights`` is the running plan's table. The three buffers
-    keep their place in memory, so compiled steps and captured graphs go on reading the right one.
+    ``scores`` do not change during an epoch; NaN means that nothing is known of a sample. ``fresh`` takes the losses of
+    the running epoch, and ``close`` merges them. The buffers keep their place in memory, so compiled steps and
+    captured graphs go on reading the right ones.
     """
 
-    @torch.inference_mode(False)
-    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
-        self.scores = torch.full((size,), torch.nan, dtype=torch.float32, device=device)
-        self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
-        self.weights = torch.ones(size, dtype=torch.float32, device=device)
-        self.recorded = torch.zeros((), dtype=torch.int64, device=device)
+    is_sharded: bool
+    size: int
+    scores: Tensor
+    fresh: Tensor
+    named_count: Tensor
+    """How many samples came with indices, where the device counts them."""
+
+    def __init__(self) -> None:
         self.planned = 0
-        """How many samples the plans of all finished epochs held together."""
+        """The number of samples in the plans of all finished epochs together."""
         self.memory: dict[str, Tensor] = {}
-        """What the method remembers besides, by name."""
-        self.came: dict[str, Tensor] = {}
-        """What else this epoch's updates brought, by name."""
-
-    @torch.inference_mode(False)
-    def keep(self, memory: Memory | None, brought: Iterable[str]) -> None:
-        """Make room for what a method remembers, and for what it wants brought with each loss."""
-        for name, first in (memory.columns if memory else {}).items():
-            self.memory[name] = torch.full_like(self.scores, first)
-        self.came = {name: torch.full_like(self.scores, torch.nan) for name in brought}
-
-    @property
-    def size(self) -> int:
-        return self.scores.numel()
-
-    def samples(self) -> Tensor:
-        """The samples whose scores lie here, in the order of ``scores``: all."""
-        return torch.arange(self.size, device=self.device)
+        """The columns that the method remembers, by name."""
+        self.channels: dict[str, Tensor] = {}
+        """The score channels that came with the losses of this epoch, by name."""
 
     @property
     def device(self) -> torch.device:
         return self.scores.device
 
+    @abstractmethod
+    def to(self, device: torch.device) -> None: ...
+
+    @abstractmethod
+    def samples(self) -> Tensor:
+        """Return the indices of the samples whose scores are here, in the order of ``scores``."""
+
+    # ---- an epoch ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def draw(self, method: Method, moment: Moment, seed: int) -> PlanNumbers:
+        """Draw the plan of an epoch. For shards this is a collective call."""
+
+    @abstractmethod
+    def begin(self, plan: Any, scale: float) -> None:
+        """Open an epoch with the weights of the plan times ``scale``, and no losses."""
+
+    @abstractmethod
+    def open_slice(self, plan: Any, seed: int, ranks: Ranks, *, resumed: bool) -> Slice:
+        """Return this rank's slice of what remains of the plan."""
+
+    @abstractmethod
+    def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
+        """Return the number of samples of the next pass on one of ``world`` ranks, ghosts included."""
+
+    @abstractmethod
+    def count_past(self, plan: PlanNumbers, done_before: int, world: int) -> int:
+        """Return the number of samples per rank before that pass, of all ranks in equal parts."""
+
+    @abstractmethod
+    def record(self, indices: Tensor, scores: Tensor) -> None:
+        """Record the scores of these samples. Nothing here waits for the device."""
+
+    @abstractmethod
+    def look_up(self, indices: Tensor) -> Tensor:
+        """Return the weights of these samples; raise IndexError on the CPU if an index is out of range."""
+
+    @abstractmethod
+    def count_named(self, indices: Tensor) -> None:
+        """Count samples that came with indices."""
+
+    @abstractmethod
+    def skip(self, indices: Tensor) -> None: ...
+
+    def record_channels(self, indices: Tensor, given: Mapping[str, Tensor]) -> None:
+        """Record the score channels of these samples."""
+        for name, column in self.channels.items():
+            column.scatter_(0, move(indices, column.device), given[name].detach().to(column.dtype))
+
+    @abstractmethod
+    def count_seen(self) -> int:
+        """Return the number of samples with a loss or a skip in this epoch."""
+
+    @abstractmethod
+    def count_strangers(self) -> int:
+        """Return the number of samples that got a loss in this epoch without being in its plan."""
+
+    @abstractmethod
+    def close(self, plan: Any, piece: Slice | None, memory: Memory | None) -> int:
+        """Merge the losses of all ranks into the scores; return how many were not finite."""
+
+    @abstractmethod
+    def noise(self, plan: Any) -> float:
+        """Return the noise-to-signal ratio of a step under this plan; see ``EpochSummary.noise``."""
+
+    @abstractmethod
+    def mean(self) -> float | None:
+        """Return the mean score; None if this rank holds only a shard of them."""
+
+    # ---- ranks and checkpoints ---------------------------------------------------------------------------
+
+    ranks: Ranks | None = None
+    """The ranks this object was made for, if it cannot change them."""
+
+    @abstractmethod
+    def terms(self, done_before: int) -> dict[str, Any]:
+        """Return what must be equal on all ranks before they train together."""
+
+    @abstractmethod
+    def save_running(self, plan: Any, piece: Slice | None, unsure: Sequence[Where]) -> State:
+        """Return the plan and the losses of the running epoch, without those of ``unsure`` samples."""
+
+    def shard_info(self) -> State:
+        """Return which shard this is, as an entry of a state; nothing for a table."""
+        return {}
+
+    @abstractmethod
+    def check_states(self, state: Any, method: str, compensate: str) -> list[State]:
+        """Return the states to load as a list; raise StateError unless they can be loaded completely."""
+
+    @abstractmethod
+    def restore(self, states: Sequence[State]) -> tuple[PlanNumbers | None, Callable[[float], None]]:
+        """Load scores and memory. Return the running plan and a function that opens it with a scale and its losses."""
+
+
+class ScoreTable(Scores):
+    """All scores in one table, the same on every rank: 12 bytes per sample."""
+
+    is_sharded = False
+
+    @torch.inference_mode(False)
+    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.size = size
+        self.scores = torch.full((size,), torch.nan, dtype=torch.float32, device=device)
+        self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
+        self.weights = torch.ones(size, dtype=torch.float32, device=device)
+        self.named_count = torch.zeros((), dtype=torch.int64, device=device)
+
+    @torch.inference_mode(False)
+    def make_columns(self, memory: Memory | None, channels: Iterable[str]) -> None:
+        """Make room for what a method remembers and for its score channels."""
+        for name, first in (memory.columns if memory else {}).items():
+            self.memory[name] = torch.full_like(self.scores, first)
+        self.channels = {name: torch.full_like(self.scores, torch.nan) for name in channels}
+
     @torch.inference_mode(False)
     def to(self, device: torch.device) -> None:
-        for name in ("scores", "fresh", "weights", "recorded"):
-            setattr(self, name, moved(getattr(self, name), device))
-        for columns in (self.memory, self.came):
+        for name in ("scores", "fresh", "weights", "named_count"):
+            setattr(self, name, move(getattr(self, name), device))
+        for columns in (self.memory, self.channels):
             for name, column in columns.items():
-                columns[name] = moved(column, device)
+                columns[name] = move(column, device)
 
-    def load(self, scores: Tensor, planned: int) -> None:
-        """Start from these scores, with nothing seen."""
-        self.scores.copy_(scores)
-        self.fresh.fill_(UNSEEN)
-        self.recorded.zero_()
-        self.planned = planned
+    def samples(self) -> Tensor:
+        return torch.arange(self.size, device=self.device)
+
+    def draw(self, method: Method, moment: Moment, seed: int) -> Plan:
+        return method.draw(self, moment, seed)
 
     def begin(self, plan: Plan, scale: float = 1.0) -> None:
-        """Open an epoch: its weights in, nothing seen yet."""
         self.weights.copy_(plan.table)
         if scale != 1.0:
             self.weights.mul_(scale)
         self.fresh.fill_(UNSEEN)
-        self.recorded.zero_()
+        self.named_count.zero_()
 
-    def exclude(self, indices: Tensor) -> None:
-        """These samples are other ranks' business: their weight is 0 here."""
-        self.weights.index_fill_(0, indices, 0.0)
+    def open_slice(self, plan: Plan, seed: int, ranks: Ranks, *, resumed: bool) -> TableSlice:
+        del seed  # the plan is in order already
+        unseen = self.fresh.index_select(0, plan.indices) == UNSEEN if resumed else None
+        return TableSlice(plan.indices if unseen is None else plan.indices[unseen], ranks, self)
+
+    def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
+        return -(-(plan.kept - done_before) // world)
+
+    def count_past(self, plan: PlanNumbers, done_before: int, world: int) -> int:
+        del plan
+        return -(-done_before // world)
 
     def record(self, indices: Tensor, scores: Tensor) -> None:
-        """Note the scores of these samples. Nothing here waits for the device."""
         scores = scores.detach()
         self.fresh.scatter_(0, indices, scores if scores.dtype == self.fresh.dtype else scores.to(self.fresh.dtype))
 
-    def note(self, indices: Tensor, scores: Tensor) -> Tensor:
-        """Record, and return the weights."""
-        self.record(indices, scores)
-        return self.look_up(indices)
-
     def look_up(self, indices: Tensor) -> Tensor:
-        """The weights of these samples. On the CPU an index out of range raises IndexError."""
         return self.weights.index_select(0, indices)
 
-    def named(self, indices: Tensor) -> None:
-        """The caller brought these indices along: nobody else counts them."""
-        self.recorded.add_(indices.numel())
+    def count_named(self, indices: Tensor) -> None:
+        self.named_count.add_(indices.numel())
 
     def skip(self, indices: Tensor) -> None:
-        self.fresh.index_fill_(0, indices, SKIPPED)
-
-    def unseen(self, indices: Tensor) -> Tensor:
-        """Those of ``indices`` that still wait, in their order."""
-        return indices[self.fresh.index_select(0, indices) == UNSEEN]
+        self.fresh.index_fill_(0, move(indices, self.device), SKIPPED)
 
     def forget(self, index: Tensor) -> int:
-        """Take one sample's mark back; returns whether there was one."""
+        """Take the loss of one sample back; return whether there was one."""
         marked = int(self.fresh[index] != UNSEEN)
         self.fresh[index] = UNSEEN
         return marked
 
-    def seen(self) -> int:
+    def count_seen(self) -> int:
         return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))
 
-    def strangers(self) -> int:
-        """How many samples got a score in this epoch without being in its plan."""
+    def count_strangers(self) -> int:
         return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
+
+    def close(self, plan: Plan, piece: Slice | None, memory: Memory | None) -> int:
+        for name, column in self._gather("closes", plan.epoch, piece, self.fresh):
+            (self.fresh if name is None else self.channels[name]).copy_(column)
+        for name, column in self.channels.items():
+            outside = CHANNELS[name].count_outside(column)
+            if outside:  # on a device, nobody has looked at them before
+                warn(
+                    f"epoch {plan.epoch}: {outside} values of {name} were outside their range. {CHANNELS[name].remedy}"
+                )
+        self.remember(memory, plan)
+        return self.merge()
 
     @torch.inference_mode(False)
     def remember(self, memory: Memory | None, plan: Plan | None) -> None:
-        """The method's columns take in what arrived, and the plan, where it came by one. Before ``merge``."""
+        """Update the method's columns from the losses that arrived, and from the plan they came from, if any."""
         if memory is None:
             return
         arrived = self.fresh.abs() < TOO_LARGE
-        came = {**self.came, "arrived": arrived.float(), "scores": self.scores}
-        for name, new in memory.on_loss(self.memory, self.fresh, came).items():
+        context = {**self.channels, "arrived": arrived.float(), "scores": self.scores}
+        for name, new in memory.on_loss(self.memory, self.fresh, context).items():
             self.memory[name] = torch.where(arrived, new, self.memory[name])
         if plan is not None:
             planned = plan.table != 0
             self.memory |= memory.on_plan(self.memory, planned, planned if plan.chosen is None else plan.chosen)
-        for column in self.came.values():
+        for column in self.channels.values():
             column.fill_(torch.nan)
 
     def merge(self) -> int:
-        """Close an epoch: the last finite loss becomes the score. Returns how many losses were not finite."""
-        not_finite = merge(self.fresh, self.scores)
-        self.recorded.zero_()
-        return not_finite
+        """Make the last finite loss of each sample its score; return how many losses were not finite."""
+        self.named_count.zero_()
+        return merge_losses(self.fresh, self.scores)
+
+    def noise(self, plan: Plan) -> float:
+        return estimate_noise(plan, self.scores)
+
+    def mean(self) -> float:
+        return mean_score(self.scores)
+
+    # ---- ranks and checkpoints ---------------------------------------------------------------------------
+
+    def _gather(
+        self, purpose: str, epoch: int, piece: Slice | None, fresh: Tensor
+    ) -> Iterator[tuple[str | None, Tensor]]:
+        """Yield the losses of all ranks (under the name None) and their channels, if there are several ranks."""
+        if not isinstance(piece, TableSlice) or piece.ranks.world == 1:
+            return
+        columns: dict[Any, Tensor] = {None: fresh, **self.channels}
+        for name, column in columns.items():
+            mine = column.index_select(0, piece.indices)
+            if name is None and piece.ghost is not None:
+                mine[-1] = UNSEEN
+            values = gather(piece.ranks, mine, piece.remaining.numel(), purpose, epoch)
+            yield name, column.index_copy(0, piece.remaining, values)
+
+    def terms(self, done_before: int) -> dict[str, Any]:
+        return {"number of samples done in it": done_before, "mean of scores": repr(self.mean())}
+
+    def save_running(self, plan: Plan, piece: Slice | None, unsure: Sequence[Where]) -> State:
+        if piece is not None:
+            piece.hand_in()
+        fresh = self.fresh
+        if unsure:
+            assert isinstance(piece, TableSlice)
+            doubtful = torch.cat([move(piece.indices_of(where), self.device) for where in unsure])
+            fresh = fresh.index_fill(0, doubtful, UNSEEN)
+        columns: dict[Any, Tensor] = {None: fresh, **self.channels}
+        columns |= dict(self._gather("saves in", plan.epoch, piece, fresh))
+        return {
+            "indices": copy_to_cpu(plan.indices),
+            "table": None if bool((plan.table == 1).all()) else copy_to_cpu(plan.table),
+            "chosen": None if plan.chosen is None else copy_to_cpu(plan.chosen),
+            "fresh": copy_to_cpu(columns.pop(None)),
+            "channels": {str(name): copy_to_cpu(column) for name, column in columns.items()},
+        }
+
+    def check_states(self, state: Any, method: str, compensate: str) -> list[State]:
+        check_state(state, self.size, method, compensate, self.memory, self.channels)
+        return [state]
+
+    def restore(self, states: Sequence[State]) -> tuple[Plan | None, Callable[[float], None]]:
+        (state,) = states
+        self.scores.copy_(state["scores"])
+        self.fresh.fill_(UNSEEN)
+        self.named_count.zero_()
+        self.planned = state["planned"]
+        for name, column in state["memory"].items():
+            self.memory[name].copy_(column)
+        running, device = state["running"], self.device
+        if running is None:
+            return None, lambda scale: None  # noqa: ARG005
+        table, chosen = running["table"], running.get("chosen")
+        if table is None:
+            table = torch.ones(1, dtype=torch.float32, device="cpu").expand(self.size)
+        plan = Plan(
+            state["epoch"],
+            running["indices"].to(device, copy=True),
+            table.to(device, copy=True),
+            None if chosen is None else chosen.to(device, copy=True),
+        )
+
+        def open_plan(scale: float) -> None:
+            self.begin(plan, scale)
+            self.fresh.copy_(running["fresh"])
+            for name, column in running["channels"].items():
+                self.channels[name].copy_(column)
+
+        return plan, open_plan
 
 
-def merge(fresh: Tensor, scores: Tensor) -> int:
-    """Move what arrived over to the scores, where it is finite; returns how many were not."""
+class TableSlice(Slice):
+    """A rank's slice of a plan as a list, with weights and losses beside it in the same order."""
+
+    def __init__(self, remaining: Tensor, ranks: Ranks, table: ScoreTable) -> None:
+        self.remaining = remaining
+        """The remaining samples of the plan, of all ranks together."""
+        self.ranks = ranks
+        self.indices = take_share(remaining, ranks)
+        self.size = self.indices.numel()
+        self._table = table
+        self._ghosts = ghosts(remaining.numel(), ranks.world)
+        self._host = self.indices.cpu()
+        with torch.inference_mode(False):  # these outlive the mode in which a batch happens to be fetched
+            if ranks.world > 1:
+                table.weights.index_fill_(0, self._others(), 0.0)
+            self.weights = table.weights.index_select(0, self.indices)
+            self.losses = torch.full((self.size,), UNSEEN, dtype=torch.float32, device=self.indices.device)
+
+    def chunks(self, oldest_needed: Callable[[], int]) -> Iterator[Tensor]:  # noqa: ARG002
+        yield from torch.split(self._host, CHUNK)
+
+    def at(self, positions: range) -> Tensor:
+        return self._host[positions.start : positions.stop]
+
+    def name(self, positions: range) -> Where:
+        return positions
+
+    def matches(self, positions: range, indices: Tensor) -> bool:
+        return torch.equal(self.at(positions), indices)
+
+    def note(self, where: Where, scores: Tensor) -> Tensor:
+        if isinstance(where, Tensor):
+            indices = move(where, scores.device)
+            self._table.record(indices, scores)
+            return self._table.look_up(indices)
+        self.losses[where.start : where.stop].copy_(scores.detach())
+        return self.weights[where.start : where.stop]
+
+    def skip(self, where: Where) -> None:
+        if isinstance(where, Tensor):
+            self._table.skip(where)
+        else:
+            self.losses[where.start : where.stop] = SKIPPED
+
+    def indices_of(self, where: Where) -> Tensor:
+        return where if isinstance(where, Tensor) else self.indices[where.start : where.stop]
+
+    def hand_in(self) -> None:
+        if self.ghost is not None:
+            self.losses[-1] = UNSEEN
+        seen = self.losses != UNSEEN
+        self._table.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
+
+    def to(self, device: torch.device) -> None:
+        for name in ("remaining", "indices", "weights", "losses"):
+            setattr(self, name, move(getattr(self, name), device))
+
+    def release(self) -> None:
+        self.indices = self.remaining = self._host = self._host.new_empty(0)
+        self.weights = self.losses = self.weights.new_empty(0)
+
+    # ---- ranks -------------------------------------------------------------------------------------------
+
+    def _others(self) -> Tensor:
+        """The samples of other ranks."""
+        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
+        return self.remaining[position % self.ranks.world != self.ranks.rank]
+
+    @property
+    def ghost(self) -> Tensor | None:
+        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
+
+    def count_ghosts(self, taken: int) -> int:
+        # a ghost comes last, so the number of losses says whether it came; one that was named is taken back
+        return 0 if self.ghost is None else int(taken == self.size or self._table.forget(self.ghost))
+
+    def correction(self, count: int, taken: int) -> float:
+        if not self._ghosts or taken < self.size:
+            return 1.0
+        losses = count * self.ranks.world
+        return losses / (losses - self._ghosts)
+
+
+def merge_losses(fresh: Tensor, scores: Tensor) -> int:
+    """Move the finite losses over to the scores; return how many losses were not finite."""
     not_finite = torch.zeros((), dtype=torch.int64, device=scores.device)
     for new, old in zip(torch.split(fresh, 1 << 20), torch.split(scores, 1 << 20), strict=True):
         size = new.abs()
-        finite = size < TOO_LARGE  # no mark is, nor NaN
+        finite = size < TOO_LARGE  # neither a mark nor NaN is
         torch.where(finite, new, old, out=old)
         not_finite += torch.count_nonzero(finite.logical_or_(size == SKIPPED).logical_not_())
     fresh.fill_(UNSEEN)
     return int(not_finite)
 
 
-def bring(came: dict[str, Tensor], indices: Tensor, confidence: Tensor | None) -> None:
-    """Note what came beside the losses of these samples."""
-    for column in came.values():
-        assert confidence is not None
-        column.scatter_(0, moved(indices, column.device), confidence.detach().to(column.dtype))
+def copy_to_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

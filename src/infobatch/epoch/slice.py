@@ -1,163 +1,78 @@
-"""The way a pass goes: who comes in which order on this rank, and where their weights and losses lie."""
+"""A rank's slice of the plan: which samples it trains on, in order, and where their weights and losses are kept."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..plan import moved
-from ..ranks.exchange import Ranks, ghosts, share
-from .scores import SKIPPED, UNSEEN, ScoreBook
+from ..ranks.exchange import Ranks
 
-CHUNK = 1 << 16
+# The two marks that stand for a loss in the tables of the running epoch. Both are finite, so that a loss that is not
+# finite can be told from them, and larger than any loss that counts. Losses do end up at the largest float32 or
+# bfloat16 (clamp, nan_to_num), but not at an odd number in between. So no update compares them, which would cost 3 to
+# 5 us.
+SKIPPED = 0xFF5EED * 2.0**104
+UNSEEN = -SKIPPED
+TOO_LARGE = torch.finfo(torch.bfloat16).max  # from here on a loss counts as not finite
+
 Where = range | Tensor
-"""Whose losses these are: a range of places on the way, or indices."""
+"""Samples of a slice: a range of positions in it, or indices."""
 
 
-class Walk(Protocol):
-    """What a pass, and the epoch it belongs to, ask of a walk."""
+class Slice(ABC):
+    """What a pass over an epoch asks of a rank's slice."""
 
     ranks: Ranks
     size: int
-    """How many samples it has for this rank, ghosts included."""
+    """The number of samples on this rank, ghosts included."""
 
-    def chunks(self, needed: Callable[[], int]) -> Iterator[Tensor]:
-        """The samples, in order. What lies before the place ``needed()`` is not asked for again."""
-        ...
+    @abstractmethod
+    def chunks(self, oldest_needed: Callable[[], int]) -> Iterator[Tensor]:
+        """Yield the samples in order. Positions before ``oldest_needed()`` are not asked for again."""
 
-    def at(self, places: range) -> Tensor:
-        """The samples at these places, as far as the walk goes and is remembered."""
-        ...
+    @abstractmethod
+    def at(self, positions: range) -> Tensor:
+        """Return the samples at these positions, as long as they are remembered."""
 
-    def whose(self, places: range) -> Where:
-        """How to name the samples at these places."""
-        ...
+    @abstractmethod
+    def name(self, positions: range) -> Where:
+        """Return the form in which the samples at these positions are passed to ``note`` and ``skip``."""
 
-    def holds(self, places: range, indices: Tensor) -> bool:
-        """Whether these samples lie at these places, and the places will do to name them."""
-        ...
+    @abstractmethod
+    def matches(self, positions: range, indices: Tensor) -> bool:
+        """Whether these samples are at these positions, and the positions may stand for them."""
 
+    @abstractmethod
     def note(self, where: Where, scores: Tensor) -> Tensor:
-        """Write the scores down and return the weights."""
-        ...
+        """Record the scores of these samples and return their weights."""
 
+    @abstractmethod
     def skip(self, where: Where) -> None:
-        """Write down that these get no score."""
-        ...
+        """Record that these samples get no score."""
 
+    @abstractmethod
     def hand_in(self) -> None:
-        """What was noted here goes into the book. May be done again."""
-        ...
+        """Copy what was noted into the scores. Safe to call again."""
 
     @property
+    @abstractmethod
     def ghost(self) -> Tensor | None:
-        """The sample this rank repeats without weight, to be as long as the others; or None."""
-        ...
+        """The sample this rank repeats with weight 0 to be as long as the others, if any."""
 
-    def took(self, where: Where) -> None:
-        """These samples are not waiting any more."""
-        ...
+    @abstractmethod
+    def count_ghosts(self, taken: int) -> int:
+        """Return how many of the first ``taken`` losses belong to ghosts, and forget a ghost that was named."""
 
-    def ghosts_came(self, taken: int) -> int:
-        """How many of the losses that came were a ghost's, with so many taken. One that was named is forgotten."""
-        ...
-
+    @abstractmethod
     def correction(self, count: int, taken: int) -> float:
-        """What makes the mean over ranks of the last ``count`` losses a mean over samples: ghosts are not counted."""
-        ...
+        """Return the factor that turns the mean over ranks of the last ``count`` losses into a mean over samples."""
 
-    def to(self, device: torch.device) -> None: ...
+    def to(self, device: torch.device) -> None:  # noqa: B027 (a slice on the CPU has nothing to move)
+        """Move what lies on the device of the losses."""
 
+    @abstractmethod
     def release(self) -> None:
-        """The epoch is closed: nothing is asked for any more."""
-        ...
-
-
-class PlanWalk:
-    """A rank's part of a plan, as a list. Weights and losses lie beside it in its order."""
-
-    def __init__(self, remaining: Tensor, ranks: Ranks, book: ScoreBook) -> None:
-        self.remaining = remaining
-        """What is left of the plan, for all ranks together."""
-        self.ranks = ranks
-        self.indices = share(remaining, ranks)
-        """This rank's part of it."""
-        self.size = self.indices.numel()
-        self._book = book
-        self._ghosts = ghosts(remaining.numel(), ranks.world)
-        self._host = self.indices.cpu()
-        with torch.inference_mode(False):  # they outlive the mode a batch happens to be fetched in
-            if ranks.world > 1:
-                book.exclude(self._others())
-            self.weights = book.weights.index_select(0, self.indices)
-            self.losses = torch.full((self.size,), UNSEEN, dtype=torch.float32, device=self.indices.device)
-
-    def chunks(self, needed: Callable[[], int]) -> Iterator[Tensor]:  # noqa: ARG002
-        yield from torch.split(self._host, CHUNK)
-
-    def at(self, places: range) -> Tensor:
-        return self._host[places.start : places.stop]
-
-    def whose(self, places: range) -> Where:
-        return places
-
-    def holds(self, places: range, indices: Tensor) -> bool:
-        return torch.equal(self.at(places), indices)
-
-    # ---- weights and losses ------------------------------------------------------------------------------
-
-    def note(self, where: Where, scores: Tensor) -> Tensor:
-        if isinstance(where, Tensor):
-            return self._book.note(moved(where, scores.device), scores)
-        self.losses[where.start : where.stop].copy_(scores.detach())
-        return self.weights[where.start : where.stop]
-
-    def skip(self, where: Where) -> None:
-        if isinstance(where, Tensor):
-            self._book.skip(moved(where, self._book.device))
-        else:
-            self.losses[where.start : where.stop] = SKIPPED
-
-    def named(self, where: Where) -> Tensor:
-        """These samples by their indices."""
-        return where if isinstance(where, Tensor) else self.indices[where.start : where.stop]
-
-    def hand_in(self) -> None:
-        if self.ghost is not None:
-            self.losses[-1] = UNSEEN
-        seen = self.losses != UNSEEN
-        self._book.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
-
-    def to(self, device: torch.device) -> None:
-        for name in ("remaining", "indices", "weights", "losses"):
-            setattr(self, name, moved(getattr(self, name), device))
-
-    def release(self) -> None:
-        self.indices = self.remaining = self._host = self._host.new_empty(0)
-        self.weights = self.losses = self.weights.new_empty(0)
-
-    # ---- ranks -------------------------------------------------------------------------------------------
-
-    def _others(self) -> Tensor:
-        """What other ranks take."""
-        position = torch.arange(self.remaining.numel(), device=self.remaining.device)
-        return self.remaining[position % self.ranks.world != self.ranks.rank]
-
-    @property
-    def ghost(self) -> Tensor | None:
-        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
-
-    def took(self, where: Where) -> None:
-        pass  # a ghost comes last: how many were taken says whether it came
-
-    def ghosts_came(self, taken: int) -> int:
-        return 0 if self.ghost is None else int(taken == self.size or self._book.forget(self.ghost))
-
-    def correction(self, count: int, taken: int) -> float:
-        if not self._ghosts or taken < self.size:
-            return 1.0
-        together = count * self.ranks.world
-        return together / (together - self._ghosts)
+        """Free the memory: the epoch is closed."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..plan import Plan, ShardPlan
+from ..plan import Plan, PlanNumbers
 
 NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
 SAMPLE = 1 << 16
 
 
 @dataclass(frozen=True)
-class EpochReport:
+class EpochSummary:
     """One epoch: what was left out, and what that does to a step."""
 
     epoch: int
@@ -24,39 +24,39 @@ class EpochReport:
     saved_so_far: float
     """The share left out of all epochs up to this one."""
     growth: float
-    """|D|/|S|: the factor by which a step's expected gradient grows, and its bound on the step size shrinks (B.4)."""
+    """|D|/|S|: the factor by which a step's expected gradient grows and its safe step size shrinks (B.4)."""
     effective_size: float
     """Kish's effective sample size of the weights."""
     noise: float
-    """The noise-to-signal ratio of a step, squared, against full data, with the loss standing in for the size of a
-    gradient. B.3 wants at most 1, which is what uniform pruning has; pruning small gradients gives less."""
+    """The squared noise-to-signal ratio of a step compared with full data, with losses for gradient sizes. The paper's
+    B.3 asks for at most 1, which is what uniform pruning has; pruning small gradients gives less."""
     not_finite: int = 0
-    """How many losses were NaN or infinite; they did not become scores."""
+    """How many losses were NaN or infinite. They did not become scores."""
 
     @property
     def noisy(self) -> bool:
-        """Whether a step is noisier than the paper's appendix B.3 vouches for."""
+        """Whether a step is noisier than the paper's appendix B.3 allows."""
         return self.noise > NOISE_BOUND
 
 
-def report(plan: Plan | ShardPlan, scores: Tensor, planned: int) -> EpochReport:
-    """``scores`` are those the plan was drawn from; ``planned`` counts the samples of all plans before it."""
-    return EpochReport(
+def summarize(plan: PlanNumbers, noise: float, planned: int) -> EpochSummary:
+    """Summarize a plan; ``planned`` is the number of samples of all plans before it."""
+    return EpochSummary(
         epoch=plan.epoch,
         kept=plan.kept,
         saved=plan.saved,
         saved_so_far=1.0 - (planned + plan.kept) / ((plan.epoch + 1) * plan.size),
         growth=plan.growth,
         effective_size=plan.effective_size,
-        noise=plan.noise if isinstance(plan, ShardPlan) else noise(plan, scores),
+        noise=noise,
     )
 
 
-def noise(plan: Plan, scores: Tensor) -> float:
+def estimate_noise(plan: Plan, scores: Tensor) -> float:
     """Equation 18 as a quotient: the mean of G²/(1-P) over D, against |D|/|S| times the mean of G².
 
-    A kept sample of weight w stands for w samples, each with 1/(1-P) = w. Estimated on the first 65,536 samples of
-    the shuffled plan, and exact for smaller ones. 1 where nothing is known yet.
+    A kept sample of weight w stands for w samples, each with 1/(1-P) = w. Estimated on the first 65,536 samples of the
+    shuffled plan, so exact for smaller ones. 1 if nothing is known yet.
     """
     some = plan.indices[:SAMPLE]
     weights = plan.table.index_select(0, some).double()

@@ -1,8 +1,8 @@
-"""Ranks: who takes which part of a plan, and the one exchange an epoch.
+"""Ranks: which part of a plan each takes, and the one exchange per epoch.
 
-Every rank makes the same plan from the same scores. Rank r of W takes its entries r, r+W, r+2W, ...; so after s
-samples on each rank exactly the first s*W entries are done, whatever W is. The losses of an epoch, in this order,
-need no indices beside them: one gather of floats brings them together.
+Every rank draws the same plan from the same scores. Rank r of W takes its entries r, r+W, r+2W, ...; so after s samples
+on each rank exactly the first s*W entries are done, for any W. In this order the losses of an epoch need no indices
+beside them: one gather of floats brings them together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import RankError, message
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 
 
-PURPOSES = ("closes", "saves in", "looks at the left-out of")
+PURPOSES = ("closes", "saves in", "observes the hidden samples of")
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Ranks:
 
 
 def find(group: Any = None) -> Ranks:
-    """The ranks of ``group``, or of the default group where one is initialised; else this process alone."""
+    """Return the ranks of ``group``, or of the default group if one is initialized; else this process alone."""
     if not dist.is_available() or not dist.is_initialized():
         launched = int(os.environ.get("WORLD_SIZE") or "1")  # some launchers leave it empty
         if group is not None or launched > 1:
             raise RankError(
                 message(
-                    "an initialised process group",
+                    "an initialized process group",
                     f"none (WORLD_SIZE={launched})" if group is None else "none, or a destroyed one",
                     "Call torch.distributed.init_process_group() before the first batch; destroy it after the last.",
                 )
@@ -63,11 +63,11 @@ def find(group: Any = None) -> Ranks:
     return Ranks(rank, dist.get_world_size(group), group)
 
 
-def share(indices: Tensor, ranks: Ranks) -> Tensor:
-    """This rank's part of a plan, of one length on all ranks.
+def take_share(indices: Tensor, ranks: Ranks) -> Tensor:
+    """Return this rank's part of a plan, equally long on all ranks.
 
-    Where the plan does not divide, the last ranks get a ghost: the plan's first sample once more. It belongs to
-    rank 0, so its weight here is 0 and its loss goes nowhere; every sample is trained once, at its own weight.
+    If the plan does not divide evenly, the last ranks get a ghost: the plan's first sample again. It belongs to rank 0,
+    so here its weight is 0 and its loss is dropped; every sample is trained once, with its own weight.
     """
     mine = indices[ranks.rank :: ranks.world]
     if ghosts(indices.numel(), ranks.world) >= ranks.world - ranks.rank:
@@ -76,12 +76,12 @@ def share(indices: Tensor, ranks: Ranks) -> Tensor:
 
 
 def ghosts(count: int, world: int) -> int:
-    """How many ranks get a ghost when ``count`` samples are shared out: always the last ones, never rank 0."""
+    """Return how many ranks get a ghost when ``count`` samples are divided: always the last ones, never rank 0."""
     return -count % world
 
 
 def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
-    """Make sure that all ranks were given the same data and settings; name what differs, on every rank."""
+    """Check that all ranks were given the same data and settings; raise on every rank, and name what differs."""
     if ranks.world == 1:
         return
     gathered: list[Any] = [None] * ranks.world
@@ -90,15 +90,15 @@ def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
     for name in facts:
         values = [others.get(name) for others in gathered]
         if len({repr(value) for value in values if value is not None}) > 1:  # None: cannot say yet
-            told = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
-            raise RankError(message(f"the same {name} on every rank", told, "Give all ranks the same arguments."))
+            got = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
+            raise RankError(message(f"the same {name} on every rank", got, "Give all ranks the same arguments."))
 
 
 def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> Tensor:
-    """Put the ranks' parts of ``count`` numbers back into one, in the order of the plan.
+    """Put the ranks' parts of ``count`` numbers back into one tensor, in the order of the plan.
 
-    Each part is headed by what it is for: a rank that saves while another closes its epoch would else be given
-    numbers of the right length and the wrong meaning.
+    Each part starts with its purpose: otherwise a rank that saves while another one closes its epoch would get numbers
+    of the right length and the wrong meaning.
     """
     if ranks.world == 1:
         return mine
@@ -112,22 +112,22 @@ def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> 
     rows = every.view(ranks.world, -1)
     headings: list[list[float]] = rows[:, :4].tolist()
     if any(other != headings[0] for other in headings):
-        told = ", ".join(
+        got = ", ".join(
             f"rank {rank} {PURPOSES[int(about[0])]} epoch {int(about[1])}" for rank, about in enumerate(headings)
         )
         raise RankError(
             message(
                 "all ranks at the same point of training",
-                told,
-                "state_dict() always, and plan(), len() and scores between two epochs, are for all ranks or none, at "
-                "the same step. Load a checkpoint on every rank.",
+                got,
+                "Call state_dict() on all ranks or none, at the same step; between two epochs also plan(), len() and "
+                "scores. Load a checkpoint on every rank.",
             )
         )
     return rows[:, 4:].T.reshape(-1)[:count].to(home)
 
 
-def total(ranks: Ranks, mine: Tensor) -> Tensor:
-    """The sum of a few numbers over the ranks."""
+def sum_over(ranks: Ranks, mine: Tensor) -> Tensor:
+    """Return the sum of a few numbers over the ranks."""
     if ranks.world == 1:
         return mine
     summed = mine.to(_exchange_device(ranks), copy=True)
@@ -136,8 +136,8 @@ def total(ranks: Ranks, mine: Tensor) -> Tensor:
     return summed.to(mine.device)
 
 
-def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
-    """A few counts of each rank, known to all: one row a rank."""
+def gather_rows(ranks: Ranks, mine: list[int]) -> list[list[int]]:
+    """Return a few counts of every rank, one row per rank."""
     if ranks.world == 1:
         return [mine]
     row = torch.tensor(mine, device=_exchange_device(ranks))
@@ -149,9 +149,9 @@ def table(ranks: Ranks, mine: list[int]) -> list[list[int]]:
 
 
 def _exchange_device(ranks: Ranks) -> torch.device:
-    """Where the ranks exchange numbers, wherever each has its own: NCCL takes them from a GPU alone.
+    """Return the device on which the ranks exchange numbers: NCCL takes them only from a GPU.
 
-    What a group takes torch says nowhere in public.
+    Torch has no public way to ask what a group accepts.
     """
     group: Any = dist.group.WORLD if ranks.group is None else ranks.group
     kinds = {device.type for device in group._device_types}
@@ -162,7 +162,7 @@ def _exchange_device(ranks: Ranks) -> torch.device:
 
 @contextmanager
 def _together(ranks: Ranks, purpose: str) -> Iterator[None]:
-    """Turns the failure of a collective into an error that says which one, and what to look for."""
+    """Turn the failure of a collective into an error that says which one, and what to look for."""
     try:
         yield
     except RuntimeError as error:
@@ -170,7 +170,7 @@ def _together(ranks: Ranks, purpose: str) -> Iterator[None]:
             message(
                 f"all {ranks.world} ranks to {purpose}",
                 f"a failure on {ranks} ({error})",
-                "Another rank has died, or did not get here within the process group's timeout: its own log says "
-                "why. state_dict() always, and plan(), len() and scores between two epochs, are for all or none.",
+                "Another rank has died or did not arrive within the process group's timeout: see its own log. Call "
+                "state_dict() on all ranks or none; between two epochs also plan(), len() and scores.",
             )
         ) from error

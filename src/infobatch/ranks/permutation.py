@@ -1,7 +1,7 @@
-"""Orders of a billion samples that nobody writes down.
+"""Random orders of a billion samples that are computed instead of stored.
 
-``Spread`` deals the samples out to places, so that any run of places holds a fair mix of the data set. ``blocks``
-walks n places in a random order, a block at a time. Both compute where others would look up.
+``Spread`` maps samples to places, so that any range of places holds a fair mix of the data set. ``blocks`` goes through
+n places in random order, one block at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ LARGEST = 3_000_000_000  # products of two places must fit in 63 bits
 class Spread:
     """A fixed one-to-one map between samples and places: place = sample * a mod n, with a near n / golden ratio.
 
-    Neighbouring places hold samples from all over the data set, whatever it is sorted by or however it repeats,
-    because a and n share no divisor.
+    Neighbouring places hold samples from all over the data set, however it is sorted, because a and n are coprime.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,10 +36,10 @@ class Spread:
 
 
 def blocks(size: int, key: int, length: int = 1 << 16) -> Iterator[Tensor]:
-    """All numbers below ``size`` once, in a random order, in blocks of about ``length`` or less.
+    """Yield all numbers below ``size`` once, in random order, in blocks of at most ``length``.
 
-    A Feistel network permutes the numbers of as many bits as are needed; those past the end are passed over. Six
-    rounds: each half is shifted three times by a hash of the other, which can be undone and so loses nothing.
+    A Feistel network permutes the numbers with enough bits, and those past the end are dropped. In six rounds each half
+    is shifted three times by a hash of the other half, which is invertible, so no number is lost.
     """
     bits = max(2, (size - 1).bit_length())
     low, keys = bits // 2, _keys(key)
@@ -55,14 +54,14 @@ def blocks(size: int, key: int, length: int = 1 << 16) -> Iterator[Tensor]:
 
 
 def _keys(key: int) -> list[int]:
-    """One a round."""
+    """Return one key per round."""
     generator = torch.Generator("cpu").manual_seed(key)
     drawn: list[int] = torch.randint(1 << 62, (6,), generator=generator, device="cpu").tolist()
     return [value | 1 for value in drawn]
 
 
 def _hash(value: Tensor, key: int) -> Tensor:
-    """Mix to the upper bits and take them: multiplication carries upwards only. Wraps around, as intended."""
+    """Mix into the upper bits and return them: multiplication carries only upwards. Overflow wraps, as intended."""
     mixed = (value + (key >> 7)) * key
     mixed = (mixed ^ (mixed >> 31)) * -0x61C8864680B583EB
     return (mixed >> 33) & 0x3FFFFFFF

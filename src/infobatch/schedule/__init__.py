@@ -1,0 +1,1 @@
+"""Schedulers that follow the data."""

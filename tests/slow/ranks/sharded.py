@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.ranks.shards import ShardWalk
+from infobatch.ranks.shards import ShardSlice
 
 sys.path.insert(0, str(Path(__file__).parent))
 from leave import leave
@@ -56,7 +56,7 @@ def cut_off(train: Any, loss: torch.Tensor) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with patch.object(ShardWalk, "note", interrupt), suppress(KeyboardInterrupt):
+    with patch.object(ShardSlice, "note", interrupt), suppress(KeyboardInterrupt):
         train.update(loss)
 
 
@@ -93,7 +93,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
             if run.interrupted:
                 cut_off(train, loss)
             value = train.update(loss, ids) if run.loader == "named" else train.update(loss)
-            weights = train._book.look_up(ids)
+            weights = train._scores.look_up(ids)
             entry["steps"].append((ids.tolist(), weights.tolist(), value.item(), train.progress))
             if run.stop is not None and tuple(run.stop) == (epoch, step):
                 infobatch.save(train.state_dict(), f"{run.save}.{rank}")

@@ -112,7 +112,7 @@ def test_another_world_in_the_same_process() -> None:
     loader = infobatch.DataLoader(train, batch_size=4)
     for (x,) in loader:
         train.update(x)
-    train._course.ranks = distributed.Ranks(1, 3)
+    train._epoch.ranks = distributed.Ranks(1, 3)
     with pytest.raises(infobatch.RankError, match=r"rank 1 of 3.*rank 0 of 1.*load it"):
         next(iter(loader))
 
@@ -153,7 +153,7 @@ try:
                 train.state_dict()
 except infobatch.RankError as caught:
     error = str(caught)
-scores = train._book.scores
+scores = train._scores.scores
 known = scores[~torch.isnan(scores)]
 right = bool((scores == torch.arange(40.0))[~torch.isnan(scores)].all()) and len(known) > 0
 open(sys.argv[1] + str(dist.get_rank()), "w").write(f"{right} {error}")

@@ -1,0 +1,274 @@
+"""Stock loaders: batches are counted as the loader's iterator delivers them.
+
+A sampler is never introduced to its loader, and a loader that reorders or reads ahead would shift every loss silently.
+So, once per pass, the sampler looks up the call stack for the iterator that consumes it. Nothing is changed there.
+Batches are counted only where that shows one plain iterator; otherwise ``update`` asks for ``infobatch.DataLoader`` or
+indices.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ..epoch.slice import Slice, Where
+from ..errors import MisalignedError, message
+from .queue import STEPPED, Queue, Rival, follow, nothing_waits, rival_error, wrong_size
+
+
+@dataclass(frozen=True)
+class StockLoader:
+    """What can be learned about the stock iterator that consumes the sampler."""
+
+    ref: weakref.ref[Any] | None = None
+    batch_size: int = 1
+    is_sized: bool = False
+    drop_last: bool = False
+    workers: int = 0
+    lead: int = 0
+    """How many batches it asks for before it delivers the first."""
+    is_persistent: bool = False
+    problem: str = "no loader that could be seen"
+    """Why its batches cannot be counted; empty if they come in the order of the sampler."""
+
+    @classmethod
+    def of(cls, iterator: Any, sampler: Sampler[int]) -> StockLoader:
+        if iterator is None:
+            return cls()
+        workers = iterator._num_workers
+        batches = inner = iterator._index_sampler
+        size, drop_last, is_sized = 1, False, False
+        if isinstance(batches, BatchSampler) and type(batches).__module__.startswith(("torch.", "torchdata.")):
+            inner, size, drop_last, is_sized = batches.sampler, batches.batch_size, batches.drop_last, True
+        problem = "" if inner is sampler else f"a {type(inner).__name__} around it"
+        if workers and not getattr(iterator, "_in_order", True):
+            problem = "in_order=False"
+        if getattr(iterator, "_snapshot_interval", 1) > 1:  # torchdata: a resumed loader drops batches unseen
+            problem = "snapshot_every_n_steps above 1"
+        return cls(
+            weakref.ref(iterator),
+            size,
+            is_sized,
+            drop_last,
+            workers,
+            workers * iterator._prefetch_factor if workers else 0,
+            bool(workers and iterator._persistent_workers),
+            problem,
+        )
+
+
+class Counted(Queue):
+    """A pass of a stock loader. It also hands the samples out, for every kind of loader."""
+
+    def __init__(self, epoch: int, piece: Slice, loader: StockLoader, last: Queue | None) -> None:
+        self.loader = loader
+        self.batch_size, self.is_sized, self.is_persistent = loader.batch_size, loader.is_sized, loader.is_persistent
+        total = piece.size // self.batch_size * self.batch_size if loader.drop_last else piece.size
+        is_reused = isinstance(last, Counted) and self.is_persistent and last.iterator is self.iterator
+        super().__init__(epoch, piece, total, last.rivals if is_reused and last else follow(last))
+        self._left_behind = is_reused and isinstance(last, Counted) and last._was_left_waiting(epoch)
+        self.is_superseded = False
+        self.is_closed = False
+        self._is_walked = False
+        self._chunk: list[int] = []
+        self._hand: Iterator[int] = iter(())
+        self._behind = 0
+        self._seen_at_update = (0, 0)
+        """At the last update: how many batches were counted, and how many the iterator had yielded."""
+
+    # ---- handing out -------------------------------------------------------------------------------------
+
+    def hand_out(self) -> Iterator[Iterator[int]]:
+        """Yield the indices chunk by chunk. The list's own iterator does the stepping, so counting costs nothing."""
+        try:
+            for chunk in self.slice.chunks(self._oldest_needed):
+                self._chunk = chunk.tolist()
+                self._behind += len(self._chunk)
+                self._hand = iter(self._chunk)
+                yield self._hand
+                if self.is_superseded:
+                    raise MisalignedError(STEPPED)
+            self._is_walked = True
+        finally:
+            self.is_closed = True
+
+    @property
+    def handed(self) -> int:
+        return self._behind - length_hint(self._hand)
+
+    def _oldest_needed(self) -> int:
+        """A loader runs ahead by what it prefetches: samples further back have had their losses."""
+        return max(self.taken, self._behind - (self.loader.lead + 2) * self.batch_size)
+
+    def supersede(self) -> None:
+        if not self.is_superseded and not self.is_closed:
+            self.is_superseded = True
+            self._chunk.clear()
+
+    # ---- taking back -------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> Where:
+        batches = self._delivered()
+        if self._left_behind or any(rival.is_open for rival in self.rivals):
+            raise rival_error()
+        behind = (batches - 1) * self.batch_size - self.taken
+        if behind > 0:
+            raise MisalignedError(
+                message(
+                    "losses for every earlier batch before an update",
+                    f"{behind} samples without (batch {batches} was delivered, losses came for {self.taken} samples)",
+                    "Call train_data.skip() for a batch you leave out or lose to an error; a loop that reads ahead "
+                    "needs infobatch.DataLoader(..., lookahead=n); for parts of a batch pass indices.",
+                )
+            )
+        left, yielded = self._waiting(batches), self._yielded()
+        is_lost = batches > self._seen_at_update[0] and yielded == self._seen_at_update[1]  # an error came instead
+        if left <= 0 or is_lost:
+            raise nothing_waits(count)
+        if count != left:
+            raise wrong_size(count, left)
+        self._seen_at_update = (batches, yielded)
+        return self._take(count)
+
+    def drop(self) -> Where:
+        batches = self._delivered()
+        if self._left_behind or any(rival.is_open for rival in self.rivals):
+            raise rival_error()
+        left = self._waiting(batches)
+        if left <= 0:
+            raise nothing_waits(None)
+        self._seen_at_update = (batches, self._yielded())
+        return self._take(left)
+
+    def _take(self, count: int) -> Where:
+        where = self.slice.name(range(self.taken, self.taken + count))
+        self.taken += count
+        return where
+
+    def put_back(self, where: Where) -> None:
+        self.taken -= len(where)
+
+    def newest(self) -> Tensor:
+        end = self._delivered() * self.batch_size
+        return self.slice.at(range(end - self.batch_size, min(end, self.total)))
+
+    def _waiting(self, batches: int) -> int:
+        """How many samples of the oldest waiting batch have no loss yet."""
+        return min(self.batch_size, min(batches * self.batch_size, self.total) - self.taken)
+
+    # ---- what the iterator says --------------------------------------------------------------------------
+
+    @property
+    def iterator(self) -> Any:
+        return None if self.loader.ref is None else self.loader.ref()
+
+    def _delivered(self) -> int:
+        """How many batches the iterator has delivered, those lost to an error included."""
+        if self.loader.problem:
+            raise MisalignedError(
+                message(
+                    "a loader that delivers in the order of train_data.sampler",
+                    self.loader.problem,
+                    "Use infobatch.DataLoader, which carries the indices, or pass them: update(loss, indices).",
+                )
+            )
+        if self.taken >= self.total:
+            return self._batches(self.total)
+        delivered = self._count_delivered()
+        if delivered is None:
+            raise MisalignedError(
+                message(
+                    "losses while the loader's iterator is open",
+                    f"some after it was gone ({self.total - self.taken} of {self.total} samples without a loss)",
+                    "Update inside the loop, keep the iterator (batches = iter(loader)), or use infobatch.DataLoader.",
+                )
+            )
+        return min(delivered, self._batches(self.total))
+
+    def _count_delivered(self) -> int | None:
+        """None if the iterator is gone; a first batch is known all the same."""
+        iterator, handed = self.iterator, self.handed
+        if iterator is None and (self.loader.workers or handed > self.batch_size):
+            return None
+        return int(iterator._rcvd_idx) if self.loader.workers else self._batches(handed)
+
+    def _yielded(self) -> int:
+        """How many batches came out of the iterator; those lost to an error did not."""
+        iterator = self.iterator
+        return 1 if iterator is None else int(iterator._num_yielded)  # gone: then only a first batch gets this far
+
+    def _batches(self, samples: int) -> int:
+        return -(-samples // self.batch_size)
+
+    def _was_left_waiting(self, epoch: int) -> bool:
+        """Whether persistent workers start over while a batch of theirs may still wait for its losses.
+
+        Their counters start over, too, so only what was handed out tells how many batches came.
+        """
+        came = self.handed // self.batch_size - self.loader.lead if self.handed < self.size else None
+        is_waiting = not self.is_finished and (came is None or came * self.batch_size > self.taken)
+        is_first_look = epoch == self.epoch and self.taken == 0 and (came == 1 or self._batches(self.total) == 1)
+        return is_waiting and not is_first_look
+
+    # ---- ends --------------------------------------------------------------------------------------------
+
+    @property
+    def is_exhausted(self) -> bool:
+        if self.loader.workers:  # a look at the only batch does not count
+            return 1 < self._batches(self.total) <= (self._count_delivered() or 0)
+        return self._is_walked and self.size > self.batch_size
+
+    @property
+    def may_be_exhausted(self) -> bool:
+        return self.handed == self.size
+
+    @property
+    def is_over(self) -> bool:
+        if self.loader.ref is None:
+            return self.is_closed
+        return self.iterator is None or (self.is_finished and self.is_persistent)
+
+    @property
+    def is_open(self) -> bool:
+        if self.is_superseded or self.is_persistent:
+            return False
+        return not self.is_closed if self.loader.ref is None else self.iterator is not None
+
+    def covers(self, done: int) -> bool:
+        return done >= self.total
+
+    def as_rival(self) -> Rival | None:
+        if self.loader.ref is None or self.is_finished:
+            return None
+        is_look = self.taken == 0 and self._yielded() == 1
+        first = self.slice.at(range(min(self.batch_size, self.size))).tolist() if is_look else None
+        return Rival(self.loader.ref, first, self._yielded)
+
+
+def find_iterator() -> _BaseDataLoaderIter | None:
+    """Return the stock loader's iterator on whose behalf the sampler is being asked, if it is on the call stack."""
+    frame = sys._getframe(1)
+    for _ in range(32):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        # only the loaders' own frames: reading the variables of a frame keeps them alive until it ends
+        if not str(frame.f_globals.get("__name__")).startswith(("torch.utils.data.", "torchdata.")):
+            continue
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, _BaseDataLoaderIter):
+            return owner
+    return None
+
+
+def is_under_construction(iterator: Any) -> bool:
+    """Whether this is a multi-worker iterator in its constructor: it asks again and drops the first answer."""
+    return iterator is not None and iterator._num_workers > 0 and not hasattr(iterator, "_prefetch_factor")
