@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..errors import InputError, StateError, message
+from ..lab.runs.many_runs import PLAN, Series
 from ..lab.runs.records import files, looks_beside, sift
-from ..lab.runs.runner import PLAN, Series
 from ..lab.tasks.catalogue import TASKS, TaskInfo, there
-from ..methods import METHODS
-from ..methods.card import CARDS
+from ..methods import CARDS, METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin, whole
 from .screen import unusual

@@ -14,13 +14,12 @@ from cyclopts import Group, Parameter, Token
 
 from ..lab.tasks.catalogue import TASKS
 from ..lab.tasks.nets import NETS
-from ..lab.train.ideas import IDEAS
 from ..lab.train.optimizers import OPTIMIZERS
-from ..lab.train.settings import HARDWARE, Settings
+from ..lab.train.settings import HARDWARE, READ_ONLY, Settings
 
 LEARNING = Group("Settings", help="Where you give none: what suits the task, else the default shown.", sort_key=1)
 PLACE = Group("Where and how fast it runs", help="No influence on what is learnt.", sort_key=2)
-NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS, "ideas": IDEAS}
+NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def _given(without: frozenset[str] = frozenset()) -> Any:
     docs, hints = field_docs(Settings), get_type_hints(Settings)
     options = {}
     for entry in fields(Settings):
-        if entry.name in without:
+        if entry.name in (*without, *READ_ONLY):
             continue
         names = f"Here: {', '.join(NAMES[entry.name])}." if entry.name in NAMES else ""
         parameter = Parameter(

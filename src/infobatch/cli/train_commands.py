@@ -16,15 +16,15 @@ from cyclopts import Parameter
 
 from ..errors import InfoBatchError, InputError, message
 from ..files import naming
-from ..lab.runs import runner as bench
+from ..lab.runs import many_runs, runner
 from ..lab.runs.interrupt import Stop, interruptible
 from ..lab.runs.loggers import Hook, TensorBoard, WandB
+from ..lab.runs.many_runs import Hooks, Series
 from ..lab.runs.records import Run, label, line, read, sift
-from ..lab.runs.runner import Hooks, Series
 from ..lab.tasks.catalogue import make_task
 from ..lab.tasks.task import Task
 from ..lab.train.batches import size_of
-from ..lab.train.settings import HARDWARE, MANY, Settings
+from ..lab.train.settings import HARDWARE, Settings
 from . import tables
 from .options import (
     WHOLE,
@@ -77,14 +77,14 @@ def train(
     if resume is not None:
         _only_hardware(given, {"--like": like, "--name": name})
     if known is not None:
-        settings = Settings.of({**read(bench.one_run(known)).settings.plain(), **given})
+        settings = Settings.of({**read(many_runs.one_run(known)).settings.plain(), **given})
         task = make_task(settings.task, settings.data)
     else:
-        settings, task = bench.settle(given)
-    epochs = bench.length(settings, size_of(task.train))
-    folder = resume or bench.folder_of(runs / (name or _now(settings)), settings)
+        settings, task = runner.settle(given)
+    epochs = runner.length(settings, size_of(task.train))
+    folder = resume or runner.folder_of(runs / (name or _now(settings)), settings)
     with make_screen(1, epochs) as screen, _stoppable() as stop:
-        done = bench.train_one(
+        done = runner.train_one(
             settings,
             folder,
             task=task,
@@ -153,8 +153,8 @@ def compare(
       infobatch compare --task digits --methods infobatch --lr 0.05 --rates 0.1 0.2
       infobatch compare --resume runs/digits-20260131-120000 --seeds 12
     """
-    if seeds is not None and not 1 <= seeds <= MANY:
-        raise InputError(message(f"1 to {MANY:,} seeds", str(seeds), "Five are a good start."))
+    if seeds is not None and not 1 <= seeds <= many_runs.MOST_SEEDS:
+        raise InputError(message(f"1 to {many_runs.MOST_SEEDS:,} seeds", str(seeds), "Five are a good start."))
     if resume is not None:
         _only_hardware(given, {"--name": name, "--no-equal-steps": not equal_steps})
         series, folder = _grown(Series.load(resume), methods, seeds, rates, margin, level), resume
@@ -162,7 +162,7 @@ def compare(
         series = series.on(given)
         task = make_task(series.base.task, series.base.data)
     else:
-        base, task = bench.settle(given)
+        base, task = runner.settle(given)
         if rates and set(rates) <= {base.lr}:
             remedy = "They are beside that one: name others, or leave --rates out."
             raise InputError(message(f"--rates other than --lr {base.lr:g}", " ".join(map(str, rates)), remedy))
@@ -180,12 +180,12 @@ def compare(
 
 
 def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run]:
-    count, done = len(bench.with_controls(series)), []
-    epochs = bench.total_length(series, task)
+    count, done = len(many_runs.with_controls(series)), []
+    epochs = many_runs.total_length(series, task)
     with make_screen(count, epochs, rates=bool(series.rates)) as screen, _stoppable() as stop:
         first = Announcement(screen, series.base, f"{count} runs, {epochs:,} epochs in all or less")
         each: Hooks = lambda place: [first, *hooks(place)]  # noqa: E731
-        for one in bench.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
+        for one in many_runs.compare_into(folder, series, task=task, stop=stop, watch=screen.watch, hooks=each):
             screen.done(one)
             done.append(one)
     return done
@@ -201,7 +201,7 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     told = {"folder": str(folder), "finished": finished, "runs": [plain(one) for one in done]}
     if not finished:
         return _paused(again, told if json else None)
-    rules: dict[str, Any] = {"margin": series.margin, "level": series.level, "looks": bench.note_look(folder)}
+    rules: dict[str, Any] = {"margin": series.margin, "level": series.level, "looks": many_runs.note_look(folder)}
     known = sift(folder)[0]  # with what was trained before there were other rates
     found = compare(known, **rules)
     best = at_best(known, found)
@@ -307,7 +307,7 @@ def _train_all(recipe: Recipe, todo: Sequence[tuple[Cell, Settings]], runs: Path
     """Train what a recipe still wants. False where it was stopped."""
     finished = True
     with make_screen(len(todo), sum(settings.epochs for _, settings in todo)) as screen, _stoppable() as stop:
-        for one in bench.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
+        for one in many_runs.reproduce_into(runs, recipe, todo, quick=quick, stop=stop, watch=screen.watch):
             screen.done(one)
             finished = one.end is not None
     return finished

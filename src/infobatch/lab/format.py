@@ -1,24 +1,38 @@
-"""Numbers in words, the same on a terminal and on a page."""
+"""Format numbers and names the same way on a terminal and on a page."""
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 
 
 def percent(share: float) -> str:
-    """
+    """Format a share as a percentage.
+
     >>> percent(0.975)
     '97.5 %'
     """
     return f"{100 * share:.4g} %"
 
 
-def told(form: str, value: float) -> str:
-    """A number in words; what rounds to nothing has no sign.
+def format_number(form: str, value: float) -> str:
+    """Format a number; one that rounds to zero is shown without a sign.
 
-    >>> told("{:+.2f}", -0.25), told("{:+.2f}", -0.001), told("{:.1f} %", -0.0)
+    >>> format_number("{:+.2f}", -0.25), format_number("{:+.2f}", -0.001), format_number("{:.1f} %", -0.0)
     ('-0.25', '0.00', '0.0 %')
     """
     text = form.format(value)
-    nothing = math.isfinite(value) and not any(digit in text for digit in "123456789")
-    return form.replace("+", "").format(0.0) if nothing else text
+    is_zero = math.isfinite(value) and not any(digit in text for digit in "123456789")
+    return form.replace("+", "").format(0.0) if is_zero else text
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Name the closest of the known names, or list them all.
+
+    >>> suggest("epoch", ["epochs", "lr"]), suggest("x", ["b", "a"])
+    ('Did you mean epochs?', 'There are a, b.')
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import InputError, message
-from .train.settings import near
+from .format import suggest
 
 
 def module_of(target: str) -> ModuleType:
@@ -25,6 +25,6 @@ def module_of(target: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there; what it imports is not
     modules = [path.stem for path in Path(here).glob("*.py")]
-    like = f"{near(name, modules)} " if modules else ""
+    like = f"{suggest(name, modules)} " if modules else ""
     remedy = f"{like}Looked in {here}, so begin in its folder, and among the installed packages; no .py at the end."
     raise InputError(message(f"a module to import before the colon of {target!r}", repr(name), remedy))

@@ -42,9 +42,7 @@ def test_what_is_told_adds_up() -> None:
     assert start["settings"] == Settings.of(QUICK).plain()
     assert samples["most"][0]["kept"] == 8
     assert samples["least"][0]["kept"] == min(each["kept"] for each in samples["least"])
-    assert end["seconds"]["total"] == pytest.approx(
-        sum(v for k, v in end["seconds"].items() if k != "total"), abs=1e-4
-    )
+    assert end["seconds"]["total"] == pytest.approx(sum(v for k, v in end["seconds"].items() if k != "total"), abs=1e-4)
 
 
 def test_equal_steps_end_where_they_should() -> None:

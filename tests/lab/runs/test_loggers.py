@@ -128,9 +128,7 @@ def test_a_real_run_on_the_board(tmp_path: Path) -> None:
         told.append(fact)
         hook(fact)
     hook.close()
-    assert points(tmp_path, "epoch/kept") == [
-        (fact["epoch"], fact["kept"]) for fact in told if fact["kind"] == "epoch"
-    ]
+    assert points(tmp_path, "epoch/kept") == [(fact["epoch"], fact["kept"]) for fact in told if fact["kind"] == "epoch"]
 
 
 # ---- Weights & Biases ------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,11 @@ import torch
 from torch import nn
 
 from infobatch.errors import InputError, StateError
-from infobatch.lab.runs import runner as bench
+from infobatch.lab.runs import many_runs
+from infobatch.lab.runs.interrupt import never
+from infobatch.lab.runs.many_runs import Series, compare_into, plan_comparison, shorter_run
 from infobatch.lab.runs.records import Recorder, Run, read, read_many
-from infobatch.lab.runs.runner import (
-    Series,
-    compare_into,
-    equal_steps,
-    folder_of,
-    never,
-    plan_comparison,
-    train_one,
-)
+from infobatch.lab.runs.runner import LONGEST, folder_of, train_one
 from infobatch.lab.tasks.task import Arrays, Task
 from infobatch.lab.train.settings import HARDWARE, Settings
 
@@ -173,9 +166,7 @@ def test_a_record_torn_in_its_last_line_goes_on(task: Task, tmp_path: Path) -> N
     assert numbers(done) == numbers(train_one(QUICK, tmp_path / "whole", task=task))
 
 
-@pytest.mark.parametrize(
-    "spoil", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data[1:]]
-)
+@pytest.mark.parametrize("spoil", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data[1:]])
 def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(
     task: Task, tmp_path: Path, spoil: Callable[[bytes], bytes]
 ) -> None:
@@ -299,24 +290,47 @@ def test_a_comparison_goes_seed_by_seed_with_full_data_first() -> None:
     assert {one.but(method="full", seed=0) for one in planned} == {QUICK.but(method="full")}
 
 
-def test_a_learning_rate_may_grow_in_place_of_the_loss() -> None:
-    full, usual, paper, ucb, grown = plan_comparison(QUICK, ["infobatch", "infobatch+loss", "ucb", "ucb+lr"], [0])
-    assert [one.grows for one in (full, usual, paper, ucb, grown)] == ["none", "none", "loss", "none", "lr"]
-    assert (paper.method, grown.method) == ("infobatch", "ucb")
+def test_a_suffix_says_what_grows() -> None:
+    full, default, paper, ucb = plan_comparison(QUICK, ["infobatch", "infobatch+loss", "ucb"], [0])
+    assert [one.grows for one in (full, default, paper, ucb)] == ["none", "none", "loss", "none"]
+    assert paper.method == "infobatch"
     assert plan_comparison(QUICK, ["full+none", "infobatch+none", "infobatch", "ucb+loss", "ucb"], [0]) == [
         full,
-        usual,
+        default,
         ucb,
     ]
-    assert plan_comparison(QUICK, ["infobatch+lr"], [0])[1].grows == "lr"
-    for what in ("lr", "loss"):
-        other, pruned = plan_comparison(QUICK.but(compensate=what), ["infobatch"], [0])
-        assert other == full  # one baseline, whatever grows elsewhere
-        assert pruned.grows == what
+    other, pruned = plan_comparison(QUICK.but(compensate="loss"), ["infobatch"], [0])
+    assert other == full  # one baseline, whatever grows elsewhere
+    assert pruned.grows == "loss"
+
+
+def test_a_growing_learning_rate_is_read_and_not_trained(task: Task, tmp_path: Path) -> None:
+    """A comparison from before can be loaded and its finished runs are read; nothing new is trained for it."""
+    old = Series(QUICK, ("infobatch+lr",), (0,))
+    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+        old.begin(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+        list(compare_into(tmp_path, old, task=task))
+    grown = old.settings()[1]
+    place = folder_of(tmp_path, grown)
+    assert place.name == "infobatch+lr-seed0"
+    assert not place.exists()
+    train_one(QUICK.but(method="infobatch"), place, task=task)
+    record = place / "record.jsonl"
+    record.write_text(record.read_text().replace('"compensate":"none"', '"compensate":"lr"'))
+    old.save(tmp_path)
+    runs = list(compare_into(tmp_path, Series.load(tmp_path), task=task))
+    assert [run.label.partition(",")[0] for run in runs] == ["full", "infobatch+lr", "full"]
+    lines = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(lines[:-1]))  # as if it had not finished
+    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+        train_one(grown, place, task=task, resume=True)
+    assert record.read_text() == "".join(lines[:-1])
 
 
 def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK, ("infobatch+lr", "random+lr"), (0, 1))
+    series = Series(QUICK, ("infobatch", "random"), (0, 1))
     begun: list[tuple[str, int, int]] = []
 
     def watch(settings: Settings, epochs: int) -> Callable[[float], None]:
@@ -325,43 +339,41 @@ def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Pa
 
     runs = list(compare_into(tmp_path, series, task=task, watch=watch))
     assert [(run.settings.method, run.settings.seed) for run in runs] == [
-        (method, seed)
-        for seed in (0, 1)
-        for method in ("full", "infobatch", "full", "full", "random", "full", "full")
+        (method, seed) for seed in (0, 1) for method in ("full", "infobatch", "full", "random", "full")
     ]
     assert [(run.settings.method, run.settings.steps) for run in runs] == [one[:2] for one in begun]
-    for at, place in product((1, 4, 8, 11), (1, 2)):
-        method, control = runs[at], runs[at + place]
+    for at in (1, 3, 6, 8):
+        method, control = runs[at], runs[at + 1]
         assert method.end is not None
         assert control.end is not None
         assert control.settings.seed == method.settings.seed
         assert control.end["steps"] == method.end["steps"] < runs[0].settings.epochs * 10
-        assert begun[at + place][2] == len(control.epochs)
+        assert begun[at + 1][2] == len(control.epochs)
     assert {path.name for path in tmp_path.iterdir()} == {folder_of(tmp_path, run.settings).name for run in runs}
-    assert sum(one[2] for one in begun) <= bench.total_length(series, task) == 8 * (6 + 8)
+    assert sum(one[2] for one in begun) <= many_runs.total_length(series, task) == 8 * (6 + 4)
 
 
 def test_a_comparison_goes_on_with_the_net_it_was_begun_with(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK.but(model="task", compensate="lr"), ("random",), (0,))
+    series = Series(QUICK.but(model="task"), ("random",), (0,))
     list(compare_into(tmp_path, series, task=own(task, 8)))
     before = sorted(tmp_path.rglob("*"))
     more = replace(series, seeds=(0, 1))
-    with pytest.raises(InputError, match=r"the net that .* have, 106 parameters, .*another, 119 parameters, .*back"):
+    with pytest.raises(InputError, match=r"106 parameters, .*another, 119 parameters"):
         list(compare_into(tmp_path, more, task=own(task, 9)))
     assert sorted(tmp_path.rglob("*")) == before
-    assert len(list(compare_into(tmp_path, series, task=own(task, 9)))) == 4  # they are there, and read
-    for record in tmp_path.rglob("record.jsonl"):  # as they were written before nets were told
+    assert len(list(compare_into(tmp_path, series, task=own(task, 9)))) == 3  # they are there, and read
+    for record in tmp_path.rglob("record.jsonl"):  # as records were before they held the net
         facts = [json.loads(line) for line in record.read_text().splitlines()]
         del facts[0]["net"]
         record.write_text("".join(json.dumps(fact) + "\n" for fact in facts))
-    assert len(list(compare_into(tmp_path, more, task=own(task, 9)))) == 8
+    assert len(list(compare_into(tmp_path, more, task=own(task, 9)))) == 6
 
 
 def test_methods_that_took_as_many_steps_share_a_control(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK.but(compensate="lr"), ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
+    series = Series(QUICK, ("random:ratio=0.5", "random:ratio=0.5,delta=0.87"), (0,))
     runs = list(compare_into(tmp_path, series, task=task))
     assert [run.settings.method for run in runs] == [
-        "full", "random:ratio=0.5", "full", "full", "random:ratio=0.5,delta=0.87",
+        "full", "random:ratio=0.5", "full", "random:ratio=0.5,delta=0.87",
     ]  # fmt: skip
 
 
@@ -372,32 +384,12 @@ def test_long_names_that_begin_alike_have_folders_of_their_own(task: Task, tmp_p
     assert [run.settings.method for run in runs] == ["full", *series.methods]
     names = [folder_of(tmp_path, run.settings).name for run in runs]
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
-    assert max(map(len, names)) == len("-seed0") + bench.LONGEST
+    assert max(map(len, names)) == len("-seed0") + LONGEST
 
 
 def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) -> None:
     settings = QUICK.but(method="infobatch:ratio=0")
-    assert equal_steps(settings, train_one(settings, tmp_path / "run", task=task)) == []
-
-
-def test_where_the_rate_grows_a_control_grows_as_well(task: Task, tmp_path: Path) -> None:
-    series = Series(QUICK, ("random:ratio=0.5+lr", "random:ratio=0.5", "ucb"), (0,))
-    runs = list(compare_into(tmp_path, series, task=task))
-    full, ours, plain, grown = runs[:4]
-    assert [run.label for run in runs if run.settings.method != "full"] == [
-        "random:ratio=0.5+lr", "random:ratio=0.5", "ucb",
-    ]  # fmt: skip
-    assert plain.settings.steps == grown.settings.steps == ours.end["steps"]
-    assert (plain.label, grown.label) == (
-        f"full, {plain.settings.steps} steps",
-        f"full+lr, {plain.settings.steps} steps",
-    )
-    growth = full.end["steps"] / grown.settings.steps
-    assert growth > 1.3
-    for one, other in zip(plain.epochs, grown.epochs, strict=True):
-        assert other["lr"] == pytest.approx(growth * one["lr"])
-    assert len(bench.with_controls(series)) == 4 + 3 + 1
-    assert len(runs) == 4 + 1 + 1 + 1  # with nothing growing the steps are the same, so the control is there
+    assert shorter_run(settings, train_one(settings, tmp_path / "run", task=task)) is None
 
 
 def test_a_comparison_stopped_anywhere_goes_on_to_the_same_runs(task: Task, tmp_path: Path) -> None:
@@ -416,7 +408,7 @@ def test_what_is_compared_is_kept_and_read_back(tmp_path: Path) -> None:
     series.begin(tmp_path / "new")
     assert Series.load(tmp_path / "new") == series
     assert series.on({"device": "cpu"}).base == series.base.but(device="cpu")
-    with pytest.raises(InputError, match=r"a folder that is not there yet.*infobatch compare --resume"):
+    with pytest.raises(InputError, match=r"infobatch compare --resume"):
         series.begin(tmp_path / "new")
     series.undo(tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -28,7 +28,7 @@ def test_both_feeds_train_the_same(workers: int) -> None:
 def test_no_loader_draws_from_the_global_generator(feed: str) -> None:
     lab = training.Training(Settings.of({**QUICK, "feed": feed, "method": "kakurenbo"}), made())
     before = torch.get_rng_state()
-    while not lab.over:
+    while not lab.is_finished:
         lab.epoch(lambda: False)
     assert torch.equal(torch.get_rng_state(), before)
 

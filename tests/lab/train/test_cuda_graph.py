@@ -21,14 +21,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.Info
 def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> None:
     """The warm-up, on the CPU: on a GPU, indices past the end would stop the device."""
 
-    class Warm(captured.Captured):
+    class Warm(captured.CapturedStep):
         def _capture(self) -> Any:
             self.warm_up()
 
     cuda = torch.device("cuda")
     for batch in (16, 76, 150, 151):
         settings = Settings.of({**QUICK, "batch_size": batch})
-        assert captured.capturable(made(), settings, cuda) == (batch <= 150)
+        assert captured.can_capture(made(), settings, cuda) == (batch <= 150)
         if batch <= 150:
             lab = training.Training(settings, made(pad=1, flip=True))
             lab.optimizer = make_optimizer(lab.model, settings, captured=True)
@@ -37,8 +37,8 @@ def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> N
             Warm(lab)
             first = cast(Plan, lab.train_data.plan()).indices[:batch]
             assert [piece.indices.tolist() for piece in seen] == 3 * [first.tolist()]
-    assert not captured.capturable(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
-    assert not captured.capturable(made(), Settings.of(QUICK), torch.device("cpu"))
+    assert not captured.can_capture(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
+    assert not captured.can_capture(made(), Settings.of(QUICK), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
@@ -55,7 +55,7 @@ def test_cudnn_tries_out_no_size_of_a_last_batch(feed: str, monkeypatch: pytest.
     monkeypatch.setattr(flags, "benchmark", True)
     facts(feed=feed)
     assert seen == {(True, True, True), (False, False, True)}
-    with pytest.raises(ZeroDivisionError), captured.tuning(False):
+    with pytest.raises(ZeroDivisionError), captured.cudnn_benchmark(False):
         _ = 1 // 0
     assert flags.benchmark
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from infobatch.errors import InputError
+from infobatch.lab.runs.runner import settle
 from infobatch.lab.tasks.nets import make_net
-from infobatch.lab.train.ideas import combine
+from infobatch.lab.train.loop import run
+from infobatch.lab.train.method_text import parse_method
 from infobatch.lab.train.optimizers import make_optimizer, make_scheduler
-from infobatch.lab.train.settings import Settings, parse_method
+from infobatch.lab.train.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,6 @@ from infobatch.lab.train.settings import Settings, parse_method
         ({"method": "infobatch:ratio"}, "KEY=VALUE"),
         ({"method": "infobatch:ratio=2"}, r"ratio in \[0, 1\)"),
         ({"method": "full:ratio=2"}, "it has none"),
-        ({"ideas": "sqrt"}, "sqrt_growth"),
         ({"seed": -1}, "seed from 0"),
         ({"threads": 10**6}, "threads from 0 to 1,024"),
         ({"epochs": 2.7}, "epochs as int"),
@@ -76,12 +77,40 @@ def test_settings_survive_a_record() -> None:
     assert settings.key != settings.but(seed=1).key
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"compensate": "lr"}, {"ideas": "average+whole_last"}, {"method": "ramp:ratio=0.4"}, {"method": "one_walk"}],
+    ids=str,
+)
+def test_what_only_older_records_have_is_read_and_not_trained(given: dict[str, str]) -> None:
+    ((name, value),) = given.items()
+    settings = Settings.from_record({"format": 2, "settings": given})
+    assert getattr(settings, name) == value
+    with pytest.raises(InputError, match=value.partition(":")[0].replace("+", r"\+")):
+        settings.check_trainable()
+    with pytest.raises(InputError, match=value.partition(":")[0].replace("+", r"\+")):
+        settle(given)
+    with pytest.raises(InputError, match=value.partition(":")[0].replace("+", r"\+")):
+        next(run(settings))
+
+
+def test_older_records_say_what_they_left_implicit() -> None:
+    """Format 1 weighted a short last batch of a pruned epoch as a full one; "auto" let the learning rate grow."""
+    first = Settings.from_record({"format": 1, "settings": {"method": "infobatch", "compensate": "auto"}})
+    assert (first.ideas, first.compensate, first.grows) == ("whole_last", "lr", "lr")
+    full = Settings.from_record({"format": 1, "settings": {"method": "full", "compensate": "auto"}})
+    assert (full.ideas, full.compensate) == ("", "none")
+    ramp = Settings.from_record({"format": 1, "settings": {"method": "ramp", "compensate": "loss"}})
+    assert (ramp.ideas, ramp.grows) == ("whole_last", "loss")
+    with pytest.raises(InputError, match="compensate"):
+        Settings.from_record({"format": 2, "settings": {"compensate": "auto"}}).but(compensate="sum")
+
+
 def test_methods_by_name() -> None:
     assert repr(parse_method("infobatch:ratio=0.3, delta=1,rescale=False")) == repr(
         parse_method("infobatch:rescale=False,delta=1,ratio=0.3")
     )
     assert parse_method("infobatch:rounding=paper").settings["rounding"] == "paper"
-    assert combine("").growth_power == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a run tells of itself, as plain values."""
+"""The facts a run yields: dicts of plain values, as docs/lab.md lists them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ... import __version__
-from ...epoch.summary import report
+from ...epoch.summary import estimate_noise
 from ...plan import Plan
 from ..tasks.task import Arrays, Task
-from ..train.batches import Feed, Resident, size_of
+from ..train.batches import size_of
 from ..train.settings import Settings
 from .records import FORMAT, Fact, now
 
@@ -28,40 +28,44 @@ HISTOGRAMS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Everyone:
-    """All samples of a task, also those that a static method did not choose: facts are told of all of them."""
+class AllSamples:
+    """All training samples of a task, including those that a static method did not choose: facts cover all of them."""
 
     task: Task
     chosen: Tensor | None
-    """The places in all data of the samples trained on; None where they are all."""
+    """The indices of the samples trained on; None if all are."""
     labels: Tensor | None
-    """On the device of the run; None where the data are not in memory."""
+    """On the device of the run; None if the data are not in memory."""
 
     @property
     def size(self) -> int:
+        """The number of samples."""
         return size_of(self.task.train)
 
     def spread(self, values: Tensor, others: float = 0) -> Tensor:
-        """Values of the samples trained on, at their places in all data."""
+        """Put the values of the chosen samples at their indices in all data; the rest get ``others``."""
         if self.chosen is None:
             return values
         full = torch.full((self.size,), others, dtype=values.dtype, device=values.device)
         return full.index_copy(0, self.chosen.to(values.device), values)
 
     def by_class(self, counts: Tensor) -> list[int] | None:
+        """Sum counts per class; None if there are no classes."""
         if self.labels is None or not self.task.classes:
             return None
         sums = torch.zeros(len(self.task.classes), dtype=torch.int64, device=self.labels.device)
         return cast(list[int], sums.index_add_(0, self.labels, counts.long()).tolist())
 
     def class_sizes(self) -> list[int] | None:
+        """Count the samples of each class; None if there are no classes."""
         return None if self.labels is None else self.by_class(torch.ones_like(self.labels))
 
 
-# ---- beginnings and ends -------------------------------------------------------------------------------------
+# ---- start, pause, resume, end -------------------------------------------------------------------------------
 
 
 def started(name: str, settings: Settings, task: Task, net: str, environment: dict[str, Any]) -> Fact:
+    """Return the ``start`` fact of a run; ``net`` is the fingerprint of its net."""
     return {
         "kind": "start",
         "format": FORMAT,
@@ -76,35 +80,51 @@ def started(name: str, settings: Settings, task: Task, net: str, environment: di
 
 
 def paused(epoch: int) -> Fact:
+    """Return the ``pause`` fact of a run interrupted in this epoch."""
     return {"kind": "pause", "time": now(), "epoch": epoch}
 
 
 def resumed(epoch: int, environment: dict[str, Any]) -> Fact:
+    """Return the ``resume`` fact of a run that continues in this epoch."""
     return {"kind": "resume", "time": now(), "epoch": epoch, "environment": environment}
 
 
 def ended(
     tested: Fact,
     counts: dict[str, Any],
-    full: int,
+    *,
+    full_samples: int,
     not_finite: int,
     seconds: dict[str, float],
-    everyone: Everyone,
+    all_samples: AllSamples,
     visits: Tensor,
 ) -> Fact:
-    """``full`` is how many samples a run on full data would have trained on, ``visits`` how often each came here."""
+    """Return the ``end`` fact of a run.
+
+    Args:
+        tested: The result of the last test.
+        counts: Best metric, epochs, steps and samples.
+        full_samples: How many samples a run on full data would have trained on.
+        not_finite: How many losses were not finite.
+        seconds: Where the time went.
+        all_samples: The task's samples.
+        visits: How often each sample was trained on.
+
+    Returns:
+        The fact.
+    """
     return {
         "kind": "end",
         "time": now(),
         "metric": tested.get("metric"),
         "test_loss": tested.get("test_loss"),
         **counts,
-        "full_samples": full,
-        "saved": 1 - counts["samples"] / full,
+        "full_samples": full_samples,
+        "saved": 1 - counts["samples"] / full_samples,
         "not_finite": not_finite,
         "seconds": seconds,
-        "class_size": everyone.class_sizes(),
-        "class_kept": everyone.by_class(everyone.spread(visits)),
+        "class_size": all_samples.class_sizes(),
+        "class_kept": all_samples.by_class(all_samples.spread(visits)),
         "class_metric": tested.get("class_metric"),
     }
 
@@ -112,42 +132,60 @@ def ended(
 # ---- an epoch ------------------------------------------------------------------------------------------------
 
 
-def of_plan(plan: Plan, kept: int, scores: Tensor, before: int, everyone: Everyone, epochs: int) -> Fact:
-    """Of a plan's first ``kept`` samples: a run of so many steps may end before the others come.
+def of_plan(plan: Plan, kept: int, scores: Tensor, trained: int, all_samples: AllSamples, epochs: int) -> Fact:
+    """Describe an epoch by its plan; what only training shows is left empty.
 
-    ``before`` is how many samples were trained on in the epochs before. What only training shows is left open.
+    Args:
+        plan: The plan.
+        kept: How many samples of the plan are used: a run limited by steps may end before the last.
+        scores: The scores the plan was drawn from.
+        trained: How many samples earlier epochs trained on.
+        all_samples: The task's samples.
+        epochs: The number of epochs of the run.
+
+    Returns:
+        The fact.
     """
-    told, size = report(plan, scores, before), everyone.size
+    growth, size = plan.growth, all_samples.size
+    noise_to_signal = estimate_noise(plan, scores)
     if kept < plan.kept:
-        seen = plan.indices[:kept]
-        plan = Plan(plan.epoch, seen, torch.zeros_like(plan.table).index_copy(0, seen, plan.weights[:kept]))
+        used = plan.indices[:kept]
+        plan = Plan(plan.epoch, used, torch.zeros_like(plan.table).index_copy(0, used, plan.weights[:kept]))
     values, counts = torch.unique(plan.table[plan.table != 0], return_counts=True)
     order = counts.argsort(descending=True)[:16].sort().values
-    facts: Fact = {
+    fact: Fact = {
         "epoch": plan.epoch, "kept": kept, "size": size, "saved": 1 - kept / size,
-        "saved_so_far": 1 - (before + kept) / ((plan.epoch + 1) * size),
-        "growth": told.growth, "effective_size": plan.effective_size, "noise": told.noise,
+        "saved_so_far": 1 - (trained + kept) / ((plan.epoch + 1) * size),
+        "growth": growth, "effective_size": plan.effective_size, "noise": noise_to_signal,
         "not_finite": 0, "steps": 0, "lr": 0.0, "train_loss": None, "metric": None, "test_loss": None,
         "weights": {"values": values[order].tolist(), "counts": counts[order].tolist()},
-        "class_kept": everyone.by_class(everyone.spread(plan.table.ne(0))),
+        "class_kept": all_samples.by_class(all_samples.spread(plan.table.ne(0))),
     }  # fmt: skip
     every = max(1, epochs // HISTOGRAMS)
     if plan.epoch % every == every - 1 and plan.epoch:
-        facts["losses"] = histogram(scores, plan.table)
-    return facts
+        fact["losses"] = histogram(scores, plan.table)
+    return fact
 
 
-def histogram(scores: Tensor, table: Tensor) -> Fact | None:
-    """The scores a plan was drawn from: all, the kept, and the kept at their weights."""
+def histogram(scores: Tensor, weights: Tensor) -> Fact | None:
+    """Bin the scores a plan was drawn from: all, the kept ones, and the kept ones with their weights.
+
+    Args:
+        scores: One score per sample; NaN if it has none.
+        weights: One weight per sample; 0 if it is pruned.
+
+    Returns:
+        The bins, or None if no sample has a score.
+    """
     known = ~torch.isnan(scores)
-    scores, weights = scores[known].double().cpu(), table[known].double().cpu()
+    scores, weights = scores[known].double().cpu(), weights[known].double().cpu()
     if not len(scores):
         return None
     low, high = float(scores.min()), float(scores.quantile(0.999) if len(scores) < 1 << 24 else scores.max())
     if not high > low:
         high = low + 1e-6
     edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
-    inside = scores.clamp(low, high)  # the last bin holds the few that lie beyond
+    inside = scores.clamp(low, high)  # the last bin also holds the few scores beyond it
     kept = weights != 0
 
     def count(values: Tensor, weight: Tensor | None = None) -> list[float]:
@@ -161,80 +199,91 @@ def histogram(scores: Tensor, table: Tensor) -> Fact | None:
     }
 
 
-def judged(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact:
-    """A test: its loss and its metric, of all samples and of each class."""
+def of_test(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact:
+    """Summarise a test: its loss and its metric, over all samples and per class."""
     scores, by_class = scores.double(), None
     if classes:
-        count = torch.bincount(labels, minlength=classes)
-        total = torch.zeros_like(count, dtype=torch.float64).index_add_(0, labels, scores)
-        both = zip(total.tolist(), count.tolist(), strict=True)
-        by_class = [round(100 * value / many, 4) if many else None for value, many in both]
+        counts = torch.bincount(labels, minlength=classes)
+        totals = torch.zeros_like(counts, dtype=torch.float64).index_add_(0, labels, scores)
+        pairs = zip(totals.tolist(), counts.tolist(), strict=True)
+        by_class = [round(100 * total / count, 4) if count else None for total, count in pairs]
     loss = float(losses.double().mean())
     return {"metric": 100 * float(scores.mean()), "test_loss": loss, "class_metric": by_class}
 
 
-# ---- where it runs -------------------------------------------------------------------------------------------
+# ---- the environment -----------------------------------------------------------------------------------------
 
 
 def git_state() -> dict[str, Any] | None:
-    """The commit of the code that runs, where it runs from a checkout. A repository that happens to lie around it,
-    as around an environment in a project's folder, does not track this file."""
+    """Return the commit of the running code if it comes from a checkout, else None.
+
+    A repository that merely contains the installation, such as a project with a virtual environment inside, does not
+    track this file and does not count.
+    """
     here = Path(__file__).resolve()
     folder = here.parent
     try:
         _git(folder, "ls-files", "--error-unmatch", here.name)
-        said = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+        status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = said.splitlines()
+    lines = status.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
-    if commit == "(initial)":  # as git has it where there is no commit yet
+    if commit == "(initial)":  # what git prints if there is no commit yet
         return None
     return {"commit": commit, "dirty": any(not line.startswith("# ") for line in lines)}
 
 
-def _git(folder: Path, *words: str) -> str:
+def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
-        ["git", "-C", str(folder), *words], check=True, capture_output=True, text=True
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
-def place(device: torch.device, feed: Feed, captured: bool) -> dict[str, Any]:
-    """Where it runs, and on what."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+def environment(device: torch.device, captured: bool, resident: bool) -> dict[str, Any]:
+    """Describe the software and hardware of a run.
+
+    Args:
+        device: Where it trains.
+        captured: Whether its step is a CUDA graph.
+        resident: Whether its data are in device memory.
+
+    Returns:
+        Plain values by name.
+    """
     return {
         "infobatch": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": device.type,
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "cpu": f"{os.cpu_count()} cores, {platform.machine()}",
         "threads": torch.get_num_threads(),
         "platform": sys.platform,
-        "feed": "resident" if isinstance(feed, Resident) else "loader",
+        "feed": "resident" if resident else "loader",
         "graph": captured,
         "git": git_state(),
     }
 
 
-# ---- samples to look at --------------------------------------------------------------------------------------
+# ---- the gallery ---------------------------------------------------------------------------------------------
 
 
-def gallery(everyone: Everyone, visits: Tensor, scores: Tensor, count: int) -> Fact:
-    """The samples that were trained on most and least often."""
-    visits, scores = everyone.spread(visits), everyone.spread(scores, math.nan)
-    tie = torch.rand(len(visits), generator=torch.Generator().manual_seed(0)).to(visits.device)
-    order = (visits + tie).argsort(descending=True)
+def gallery(all_samples: AllSamples, visits: Tensor, scores: Tensor, count: int) -> Fact:
+    """Return the ``samples`` fact: the samples that were trained on most and least often."""
+    visits, scores = all_samples.spread(visits), all_samples.spread(scores, math.nan)
+    tie_breaker = torch.rand(len(visits), generator=torch.Generator().manual_seed(0)).to(visits.device)
+    order = (visits + tie_breaker).argsort(descending=True)
     count = min(count, len(order))
 
-    def shown(indices: Tensor) -> list[Fact]:
-        return [sample(everyone.task, at, int(visits[at]), float(scores[at])) for at in indices.tolist()]
+    def describe(indices: Tensor) -> list[Fact]:
+        return [sample(all_samples.task, at, int(visits[at]), float(scores[at])) for at in indices.tolist()]
 
-    return {"kind": "samples", "most": shown(order[:count]), "least": shown(order.flip(0)[:count])}
+    return {"kind": "samples", "most": describe(order[:count]), "least": describe(order.flip(0)[:count])}
 
 
 def sample(task: Task, index: int, kept: int, loss: float) -> Fact:
-    """A training sample as a page shows it."""
+    """Describe a training sample for the report: label, image or text, and how often it was kept."""
     fact: Fact = {"index": index, "kept": kept, "loss": loss if math.isfinite(loss) else None}
     train = task.train
     if isinstance(train, Arrays):

@@ -1,4 +1,4 @@
-"""Numbers out of records. A record may come from anywhere, so what is no finite number is none."""
+"""Read numbers from run records; anything that is not a finite number becomes None."""
 
 from __future__ import annotations
 
@@ -9,48 +9,58 @@ from typing import Any
 from .records import Run
 
 LARGEST = 1e150
+"""Numbers whose square overflows are not read: spreads are made of squares."""
 
 
 def metric_of(run: Run) -> float | None:
-    """The metric of the finished run; None where there is none or it is not finite."""
+    """Return the metric of a finished run; None if it has none or it is not finite."""
     return number((run.end or {}).get("metric"))
 
 
 def seconds(run: Run) -> float | None:
-    """What a run took, without setup."""
+    """Return the seconds a run took, without setup."""
     parts = table((run.end or {}).get("seconds"))
     total = number(parts.get("total"))
     return None if total is None else total - (number(parts.get("setup")) or 0.0)
 
 
 def saved(run: Run, full: Run | None) -> float | None:
-    """The share of full data's samples that a run did without; of full data as recorded, else as planned."""
+    """Return the share of full data's samples that a run did not train on.
+
+    Args:
+        run: The run.
+        full: The run on full data; without it, what the run itself recorded as planned counts.
+    """
     end = run.end or {}
-    done, planned = number(end.get("samples")), number(end.get("full_samples"))
-    instead = number(full.end.get("samples")) if full is not None and full.end is not None else None
-    most = instead or planned
-    return number(end.get("saved")) if done is None or not most else 1 - done / most
+    trained, planned = number(end.get("samples")), number(end.get("full_samples"))
+    recorded = number(full.end.get("samples")) if full is not None and full.end is not None else None
+    full_samples = recorded or planned
+    return number(end.get("saved")) if trained is None or not full_samples else 1 - trained / full_samples
 
 
 def device_of(run: Run) -> str:
-    """What a run ran on, by the name of the GPU or else the CPU; empty where its record does not tell."""
+    """Return the name of the GPU, or else the CPU, that a run used; empty if its record has none."""
     environment = table(run.start.get("environment"))
     return str(environment.get("gpu") or environment.get("cpu") or environment.get("device") or "")
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None. One whose square is none is none here: spreads are made of squares."""
+    """Return a finite number as a float, and None for anything else.
+
+    >>> number(3), number(float("nan")), number("3")
+    (3.0, None, None)
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         return None
     return float(value)
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """Of those that are numbers; None where none is."""
+    """Return the mean of the values that are numbers; None if there are none."""
     known = [value for value in map(number, values) if value is not None]
     return statistics.fmean(known) if known else None
 
 
 def table(value: Any) -> dict[str, Any]:
-    """A part of a fact that has parts; empty where there is none."""
+    """Return a dict inside a fact; an empty one if the value is missing or not a dict."""
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""When a run shall stop: Ctrl-C and SIGTERM as a question that the loop asks."""
+"""Turn Ctrl-C and SIGTERM into a question that the training loop asks after each batch."""
 
 from __future__ import annotations
 
@@ -10,39 +10,43 @@ from contextlib import contextmanager
 from types import FrameType
 
 Stop = Callable[[], bool]
-"""Whether to stop after the batch at hand."""
+"""Returns true if the run should stop after the current batch."""
 
 
 def never() -> bool:
+    """Return False: the run is never stopped."""
     return False
 
 
 @contextmanager
-def interruptible(asked: Callable[[], object] = never) -> Iterator[Stop]:
-    """Within, the first Ctrl-C or SIGTERM makes the yielded function true, and the second one ends the process.
+def interruptible(on_request: Callable[[], object] = never) -> Iterator[Stop]:
+    """Yield a function that returns true after the first Ctrl-C or SIGTERM; the second one ends the process.
 
-    The second is the system's own, since Python's would wait until a long call into C returns. Records are whole
-    line by line, and checkpoints are replaced whole, so nothing is lost but the work since the last of them.
+    The second signal gets the system's default handler, since Python's would wait for a long call into C. Records are
+    complete line by line and checkpoints are replaced atomically, so only the work since the last of them is lost.
+
+    Args:
+        on_request: Called at the first signal.
     """
-    told: list[int] = []
-    mine = os.getpid()
-    both = (signal.SIGINT, signal.SIGTERM)
+    received: list[int] = []
+    main_process = os.getpid()
+    signals = (signal.SIGINT, signal.SIGTERM)
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         del frame
-        if os.getpid() != mine:
-            return  # a loader's worker: it lives until the run has saved itself
-        told.append(number)
-        for each in both:
+        if os.getpid() != main_process:
+            return  # a loader's worker, which is needed until the run has saved itself
+        received.append(number)
+        for each in signals:
             signal.signal(each, signal.SIG_DFL)
-        asked()
+        on_request()
 
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield never
         return
-    before = {number: signal.signal(number, ask) for number in both}
+    previous = {number: signal.signal(number, handle) for number in signals}
     try:
-        yield lambda: bool(told)
+        yield lambda: bool(received)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

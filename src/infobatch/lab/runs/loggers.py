@@ -1,4 +1,4 @@
-"""Facts of a run, as they come, to TensorBoard and to Weights & Biases, under the names they have in the records.
+"""Log the facts of a run to TensorBoard and Weights & Biases, under the names they have in its record.
 
 >>> flatten({"kind": "epoch", "epoch": 3, "metric": 97.5, "test_loss": None, "seconds": {"step": 0.25}})
 {'epoch/metric': 97.5, 'seconds/step': 0.25}
@@ -14,23 +14,28 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import InputError, message
-from ..train.settings import near
+from ..format import suggest
 from .records import Fact
 
 MODES = ("offline", "online")
 RESULTS = ("end/metric", "end/test_loss", "end/saved")
-"""What hyper-parameters are held against."""
+"""The results that TensorBoard shows beside the hyper-parameters."""
 
 
 class Hook(Protocol):
-    """Whoever wants to hear of a run: called with each fact, closed when no more will come."""
+    """A logger: called with each fact of a run, and closed after the last."""
 
-    def __call__(self, fact: Fact) -> None: ...
-    def close(self) -> None: ...
+    def __call__(self, fact: Fact) -> None:
+        """Log one fact."""
+        ...
+
+    def close(self) -> None:
+        """Finish; the logger may be used again."""
+        ...
 
 
 def flatten(fact: Fact) -> dict[str, float]:
-    """The numbers of an ``epoch`` or ``end``; lists, texts and what is not known stay in the records."""
+    """Return the numbers of an ``epoch`` or ``end`` fact by name; lists, texts and missing values are left out."""
     kind = fact["kind"]
     if kind not in ("epoch", "end"):
         return {}
@@ -50,20 +55,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> bool | int | float | str:
+def _hparam(value: Any) -> bool | int | float | str:
     return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
 
 
 class TensorBoard:
-    """TensorBoard: ``TensorBoard("runs/NAME/board")``, then ``tensorboard --logdir runs``.
+    """Log to TensorBoard: ``TensorBoard("runs/NAME/board")``, then ``tensorboard --logdir runs``.
 
-    Settings are its hyper-parameters, an epoch is a step. After a ``resume`` it goes on in the same folder, and what
-    an interrupted run had written of the epochs that come again is taken back.
+    Settings are logged as hyper-parameters; a step is an epoch. A resumed run continues in the same folder, and the
+    epochs it repeats are purged first.
+
+    Args:
+        folder: Where the event files go.
+
+    Raises:
+        InputError: If tensorboard is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._board = _need("torch.utils.tensorboard", "tensorboard")
-        self._summary = _need("torch.utils.tensorboard.summary", "tensorboard")
+        self._board = _import("torch.utils.tensorboard", "tensorboard")
+        self._summary = _import("torch.utils.tensorboard.summary", "tensorboard")
         self._folder = str(folder)
         self._writer: Any = None
 
@@ -77,8 +88,8 @@ class TensorBoard:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, fact["epoch" if kind == "epoch" else "epochs"])
         if kind in ("start", "end"):
-            self._note_session(fact)
-        self._writer.flush()  # a run that is killed has shown all it did
+            self._log_hparams(fact)
+        self._writer.flush()  # so that a killed run has logged everything it did
 
     def close(self) -> None:
         if self._writer is not None:
@@ -88,25 +99,33 @@ class TensorBoard:
     def _open(self, purge_step: int | None = None) -> None:
         self._writer = self._board.SummaryWriter(self._folder, purge_step=purge_step)
 
-    def _note_session(self, fact: Fact) -> None:
-        """For the page of hyper-parameters. In the file of the scalars: ``add_hparams`` would begin another run."""
-        settings = {name: _shown(value) for name, value in fact.get("settings", {}).items()}
+    def _log_hparams(self, fact: Fact) -> None:
+        """Log the hyper-parameters beside the scalars: ``add_hparams`` would start another run."""
+        settings = {name: _hparam(value) for name, value in fact.get("settings", {}).items()}
         experiment, begin, end = self._summary.hparams(settings, dict.fromkeys(RESULTS, 0.0))
         for summary in (experiment, begin) if fact["kind"] == "start" else (end,):
             self._writer.file_writer.add_summary(summary)
 
 
 class WandB:
-    """Weights & Biases: ``WandB("project", folder="runs/NAME")`` writes below that folder and sends nothing.
+    """Log to Weights & Biases: ``WandB("project", folder="runs/NAME")`` writes below that folder and uploads nothing.
 
-    ``wandb sync FOLDER/wandb/offline-run-*`` sends it later. A resumed run keeps its id, in ``FOLDER/wandb-id``, so
-    that its parts are one run there.
+    ``wandb sync FOLDER/wandb/offline-run-*`` uploads it later. A resumed run keeps its id, in ``FOLDER/wandb-id``, so
+    that it stays one run there.
+
+    Args:
+        project: The project's name.
+        mode: "offline" or "online".
+        folder: The folder of the run.
+
+    Raises:
+        InputError: If wandb is not installed or the mode is unknown.
     """
 
     def __init__(self, project: str, mode: str = "offline", folder: str | Path = ".") -> None:
         if mode not in MODES:
-            raise InputError(message("mode offline or online", repr(mode), near(mode, MODES)))
-        self._wandb = _need("wandb", "wandb")
+            raise InputError(message("mode offline or online", repr(mode), suggest(mode, MODES)))
+        self._wandb = _import("wandb", "wandb")
         self._project, self._mode, self._folder = project, mode, Path(folder)
         self._run: Any = None
         self._ended = False
@@ -130,15 +149,15 @@ class WandB:
 
     def _begin(self, fact: Fact) -> None:
         self._ended = False
-        known = self._folder / "wandb-id"
+        id_file = self._folder / "wandb-id"
         self._folder.mkdir(parents=True, exist_ok=True)
-        if fact["kind"] == "start" or not known.exists():
-            known.write_text(secrets.token_hex(4))
+        if fact["kind"] == "start" or not id_file.exists():
+            id_file.write_text(secrets.token_hex(4))
         self._run = self._wandb.init(
             project=self._project,
             mode=self._mode,
             dir=str(self._folder),
-            id=known.read_text().strip(),
+            id=id_file.read_text().strip(),
             name=fact.get("run"),
             resume="allow",
             config={**fact["settings"], "environment": fact["environment"]} if fact["kind"] == "start" else None,
@@ -146,10 +165,10 @@ class WandB:
         )
 
 
-def _need(module: str, package: str) -> Any:
+def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
-    except ImportError as missing:
+    except ImportError as error:
         raise InputError(
-            message(f"the package {package}", f"none ({missing})", f"Install it: pip install {package}.")
-        ) from missing
+            message(f"the package {package}", f"none ({error})", f"Install it: pip install {package}.")
+        ) from error

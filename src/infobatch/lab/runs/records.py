@@ -1,8 +1,9 @@
-"""What a run did, as JSON lines in a folder of its own: append-only, safe against crashes, read back whole.
+"""Record runs as JSON lines, one folder per run: append-only, safe against crashes.
 
-A line is written by one ``write`` and reaches the disk before the run goes on. A crash can tear the last line only;
-the reader leaves a torn last line out, and the writer sets it aside before it appends. Anything else that cannot be
-read is named, with its line; so is a first line, without which there is no run.
+Each line is written by one ``write`` and synced to disk before the run continues. A crash can therefore tear only the
+last line: readers ignore a torn last line, and a writer moves it to a separate file before it appends. Anything else
+that cannot be read raises an error that names the line, and so does a damaged first line, without which there is no
+run.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from weakref import WeakSet
 from ...checks import is_count
 from ...errors import InputError, StateError, message, warn
 from ...files import naming
-from ..train.settings import Settings, as_before, makes_up
+from ..train.settings import Settings
 
 try:
     import fcntl
-except ModuleNotFoundError as missing:
-    remedy = "On Windows run them inside WSL; the rest of the package needs no such system."
-    expected = "a POSIX system for the lab and the command line, as Linux or macOS"
-    raise ModuleNotFoundError(message(expected, sys.platform, remedy), name=missing.name) from missing
+except ModuleNotFoundError as error:
+    remedy = "On Windows use WSL; the rest of the package works without it."
+    expected = "a POSIX system, such as Linux or macOS, for the lab and the command line"
+    raise ModuleNotFoundError(message(expected, sys.platform, remedy), name=error.name) from error
 
 FORMAT = 2
-"""Of runs. In 1 a short last batch counted as a whole one."""
+"""The format of records. In format 1 a short last batch counted as much as a full one."""
 FILE = "record.jsonl"
 CHECKPOINT = "checkpoint.pt"
 KINDS = ("start", "epoch", "samples", "pause", "resume", "end")
@@ -44,13 +45,13 @@ Fact = dict[str, Any]
 
 
 def now() -> str:
-    """The time of a fact."""
+    """Return the current time, as facts hold it."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run as recorded. ``end`` is None where it has not finished."""
+    """A recorded run; ``end`` is None if it has not finished."""
 
     name: str
     start: Fact
@@ -58,24 +59,27 @@ class Run:
     samples: Fact | None = None
     end: Fact | None = None
     file: Path | None = None
-    """Where it was read from, if it was."""
+    """The file it was read from, if any."""
 
     @cached_property
     def settings(self) -> Settings:
-        plain = self.start["settings"]
-        if self.start.get("format") == 1:
-            plain = {**plain, "ideas": as_before(plain.get("method", ""), plain.get("ideas", ""))}
-        if plain.get("compensate") == "auto":  # as it was once: the rate grew where a loss would
-            plain = {**plain, "compensate": "lr" if makes_up(plain.get("method", "")) else "none"}
-        return Settings.of(plain)
+        """Its settings; those of an older record may no longer be trainable."""
+        return Settings.from_record(self.start)
 
     @property
     def label(self) -> str:
+        """Its name in a comparison."""
         return label(self.settings)
 
 
 def label(settings: Settings) -> str:
-    """What tells the runs of a comparison apart, but for the seed."""
+    """Name a run in a comparison: everything that distinguishes it there, except the seed.
+
+    Of older records "+lr" marks a learning rate that grew in pruned epochs; their ``ideas`` follow.
+
+    >>> label(Settings(method="random:ratio=0.5", compensate="loss")), label(Settings(method="full", steps=900))
+    ('random:ratio=0.5+loss', 'full, 900 steps')
+    """
     grows = f"+{settings.grows}" if settings.grows != "none" else ""
     ideas = f" {settings.ideas}" if settings.ideas else ""
     return settings.method + grows + ideas + (f", {settings.steps} steps" if settings.steps else "")
@@ -84,17 +88,24 @@ def label(settings: Settings) -> str:
 _locks: WeakSet[TextIO] = WeakSet()
 
 
-def _let_go() -> None:
-    """In a forked process, as a loader's worker is: it may outlive the run, and must not hold its lock."""
+def _release_locks() -> None:
+    """In a forked process, such as a loader's worker: it may outlive the run and must not hold its lock."""
     for lock in _locks:
-        lock.close()  # this process's share of it alone
+        lock.close()  # closes this process's copy; the parent keeps the lock
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_locks)
 
 
 class Recorder:
-    """Appends facts to a run's folder. One process at a time; the lock goes when the process does.
+    """Append facts to a run's folder, from one process at a time; the lock is released when the process ends.
+
+    Args:
+        folder: The folder of the run; it is created if needed.
+        resume: Append to a record that is there already.
+
+    Raises:
+        InputError: If another process writes to the folder, or it has a record and ``resume`` is false.
 
     >>> import tempfile
     >>> with Recorder(tempfile.mkdtemp() + "/run") as record:
@@ -112,14 +123,14 @@ class Recorder:
             self._lock.close()
             raise InputError(
                 message(
-                    "a folder no other run writes to", str(self.folder), "Wait for that run, or take another name."
+                    "a folder that no other run writes to", str(self.folder), "Wait for it, or choose another name."
                 )
             ) from None
         path = self.folder / FILE
         try:
             if path.exists() and path.stat().st_size and not resume:
-                go_on = f"infobatch train --resume {shlex.quote(str(self.folder))}"
-                remedy = f"Take another name, or go on: {go_on}"
+                command = f"infobatch train --resume {shlex.quote(str(self.folder))}"
+                remedy = f"Choose another name, or continue it: {command}"
                 raise InputError(message("a folder without a record", f"{path}", remedy))
             set_torn_line_aside(path)
             self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -134,6 +145,7 @@ class Recorder:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Close the file and release the lock."""
         try:
             with naming(self.folder / FILE):
                 self._file.close()
@@ -143,50 +155,57 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
 
 def line(fact: Fact) -> str:
-    """One line of standard JSON in UTF-8: what is not finite becomes null, half a pair of characters its number."""
+    """Format a fact as one line of standard JSON; numbers that are not finite become null, lone surrogates escapes."""
     text = json.dumps(_finite(fact), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(path: str | os.PathLike[str]) -> Run:
-    """The run in a folder, or in a file that holds one."""
+    """Read the run in a folder, or in a file that holds one run.
+
+    Raises:
+        InputError: If there is no record.
+        StateError: If the record is empty, damaged, or holds several runs.
+    """
     runs = list(read_file(_record_of(Path(path))))
     if not runs:
-        raise StateError(message("the record of a run", f"{path}, which is empty", "Train it anew."))
+        raise StateError(message("the record of a run", f"{path}, which is empty", "Train it again."))
     if len(runs) > 1:
-        remedy = "Name one run; infobatch report and records.read_many take several."
+        remedy = "Name one run; infobatch report and records.read_many accept several."
         raise StateError(message("the record of one run", f"{path}, which holds {len(runs)} runs", remedy))
     return runs[0]
 
 
 def read_many(*paths: str | os.PathLike[str]) -> list[Run]:
-    """All runs in the folders and files given, and in the folders below them.
+    """Read all runs in these files and folders, and in the folders below them.
 
-    A file that is named must be whole; one that is found below a folder and is not is left out, with a warning.
+    A damaged file found below a folder is skipped with a warning.
+
+    Raises:
+        InputError: If a path holds no records.
+        StateError: If a file named here is damaged, or no file can be read.
     """
     found, damaged = sift(*paths)
     for error in damaged:
-        warn(f"left out: {error}")
+        warn(f"skipped: {error}")
     return found
 
 
 def sift(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[Exception]]:
-    """As ``read_many``, with what is wrong with the files that were left out in the place of warnings."""
+    """Like ``read_many``, but return the errors of the skipped files instead of warning about them."""
     found: list[Run] = []
     damaged: list[Exception] = []
-    named = set(map(Path, paths))
+    named_paths = set(map(Path, paths))
     for file in files(*paths):
         try:
             found += list(read_file(file))
         except (StateError, InputError, OSError) as error:
-            if file in named:
+            if file in named_paths:
                 raise
             damaged.append(error)
     if damaged and not found:
@@ -195,31 +214,39 @@ def sift(*paths: str | os.PathLike[str]) -> tuple[list[Run], list[Exception]]:
 
 
 def files(*paths: str | os.PathLike[str]) -> list[Path]:
-    """The records among the folders and files given, and in the folders below them."""
+    """List the record files among these paths, and in the folders below them.
+
+    Raises:
+        InputError: If a folder holds none.
+    """
     found: list[Path] = []
     for path in map(Path, paths):
-        here = list(filter(holds_runs, sorted(path.rglob("*.jsonl")))) if path.is_dir() else [path]
-        if not here:
-            raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train something first."))
-        found += here
+        records = list(filter(holds_runs, sorted(path.rglob("*.jsonl")))) if path.is_dir() else [path]
+        if not records:
+            raise InputError(message(f"folders with a {FILE}", f"{path}, which has none", "Train a run first."))
+        found += records
     return found
 
 
 def holds_runs(path: Path) -> bool:
-    """By its name or its first line; a file whose first line is damaged may have held some."""
+    """True if a file holds runs, by its name or its first line; one with a damaged first line may."""
     if not path.is_file():
-        return path.is_symlink() and not path.exists()  # one that leads nowhere is told, when it is read
+        return path.is_symlink() and not path.exists()  # reading a broken link raises an error that names it
     return path.name == FILE or kind_of(path) in (*KINDS, DAMAGED)
 
 
 LOOKS = "looks.json"
-"""Beside records of many runs: by file name, the numbers of seeds at which they were looked at on the way."""
+"""A file beside records of many runs: by file name, the numbers of seeds at which verdicts were looked at."""
 
 
-def looks_beside(kept: Iterable[Path]) -> tuple[int, ...] | None:
-    """The looks that were noted for these records, or for those of them with most; None where none are."""
+def looks_beside(records: Iterable[Path]) -> tuple[int, ...] | None:
+    """Return the looks noted for these records (the longest list among them), or None.
+
+    Raises:
+        StateError: If a file of looks is damaged.
+    """
     noted = []
-    for file in dict.fromkeys(kept):
+    for file in dict.fromkeys(records):
         beside = file.parent / LOOKS
         if beside.is_file():
             try:
@@ -228,13 +255,13 @@ def looks_beside(kept: Iterable[Path]) -> tuple[int, ...] | None:
                     raise ValueError(seeds)
                 noted.append(tuple(seeds))
             except (ValueError, TypeError, AttributeError) as error:
-                remedy = 'It is as {"runs.jsonl": [3]}: looked at when there were three seeds.'
+                remedy = 'For example {"runs.jsonl": [3]}: looked at with three seeds.'
                 raise StateError(message("numbers of seeds by file name", str(beside), remedy)) from error
     return max(noted, key=len, default=()) or None
 
 
 def kind_of(path: Path) -> str:
-    """What the first line of a file is; empty where nobody says."""
+    """Return the kind of the first fact of a file; "" if it has none, DAMAGED if it cannot be read."""
     try:
         with open(path, "rb") as file:
             first = file.readline()
@@ -245,7 +272,12 @@ def kind_of(path: Path) -> str:
 
 
 def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
-    """The runs of one file: each begins with a ``start``."""
+    """Yield the runs of one file; each begins with a ``start``.
+
+    Raises:
+        InputError: If there is no such file.
+        StateError: If it is damaged.
+    """
     run: Run | None = None
     path = Path(path)
     for number, fact in _facts(path):
@@ -261,10 +293,10 @@ def read_file(path: str | os.PathLike[str]) -> Iterator[Run]:
             known = len(run.epochs)
             if not isinstance(epoch, int) or not 0 <= epoch <= known:
                 raise _damaged(path, number, f"has epoch {epoch!r} after {known} epochs")
-            del run.epochs[epoch:]  # a run resumed from an older checkpoint goes over some epochs again
+            del run.epochs[epoch:]  # a run resumed from an older checkpoint repeats some epochs
             run.epochs.append(fact)
         elif kind in ("samples", "end"):
-            object.__setattr__(run, kind, fact)  # a copy would have to read its settings once more
+            object.__setattr__(run, kind, fact)  # a copy would have to parse its settings again
     if run is not None:
         yield run
 
@@ -276,16 +308,16 @@ def _begin(fact: Fact, path: Path, number: int) -> Run:
         raise _damaged(path, number, "has no settings")
     run = Run(str(fact.get("run", path.parent.name)), fact, file=path)
     try:
-        run.settings  # noqa: B018 - what is wrong with them is said here, where the file is known
+        run.settings  # noqa: B018 - checked here, where the file is known
     except InputError as error:
-        raise _damaged(path, number, f"has settings that this version does not take ({error})") from error
+        raise _damaged(path, number, f"has settings that this version cannot read ({error})") from error
     return run
 
 
 def _record_of(path: Path) -> Path:
     found = path / FILE if path.is_dir() else path
     if not found.is_file():
-        raise InputError(message(f"a run's folder, with a {FILE}", str(path), "infobatch train makes one."))
+        raise InputError(message(f"a run's folder, with a {FILE}", str(path), "infobatch train creates one."))
     return found
 
 
@@ -310,20 +342,20 @@ def _damaged(path: str | os.PathLike[str], number: int, what: str) -> StateError
 
 
 def set_torn_line_aside(path: Path) -> None:
-    """So that the next line begins a new one; what is torn goes beside, into a file of its own."""
+    """Move a torn last line to a separate file, so that the next line starts a new one."""
     if not path.exists():
         return
     data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data) and _is_fact(data[whole:]):
+    complete = data.rfind(b"\n") + 1
+    if complete < len(data) and _is_fact(data[complete:]):
         with naming(path), open(path, "ab") as file:
             file.write(b"\n")
-    elif whole < len(data):
+    elif complete < len(data):
         beside = path.with_suffix(".torn")
         with naming(beside), open(beside, "ab") as torn:
-            torn.write(data[whole:] + b"\n")
+            torn.write(data[complete:] + b"\n")
             os.fsync(torn.fileno())
-        os.truncate(path, whole)
+        os.truncate(path, complete)
 
 
 def _is_fact(raw: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: which one may go on, and what of it is the machine's rather than the run's."""
+"""Checkpoints of a run: which may be continued, and what in them belongs to the machine, not to the run."""
 
 from __future__ import annotations
 
@@ -10,28 +10,40 @@ from typing import Any, cast
 import torch
 from torch.optim import Optimizer
 
-from ... import files as checkpoint
+from ... import files
 from ...errors import InfoBatchError, StateError, message
 from ..tasks.task import Task, differences
 from ..train.settings import Settings
 
 
 def read_state(path: Path, settings: Settings, task: Task) -> dict[str, Any]:
-    """The checkpoint of a run with these settings on these data."""
-    state = checkpoint.load(path)
-    theirs = state.get("settings") if isinstance(state, dict) else None
-    if not isinstance(theirs, dict) or not settings.resumes(theirs):
+    """Load the checkpoint of a run.
+
+    Args:
+        path: The checkpoint file.
+        settings: The settings to continue with.
+        task: The task to continue on.
+
+    Returns:
+        The state to pass to ``Training``.
+
+    Raises:
+        StateError: If it belongs to a run with other settings or other data.
+    """
+    state = files.load(path)
+    saved_settings = state.get("settings") if isinstance(state, dict) else None
+    if not isinstance(saved_settings, dict) or not settings.resumes(saved_settings):
         raise StateError(message("the checkpoint of a run with these settings", str(path), "Nothing was loaded."))
-    other = differences(state.get("data") or {}, task.data)
-    if other:
-        got = f"{path}, with {'; '.join(other)}"
+    different = differences(state.get("data") or {}, task.data)
+    if different:
+        got = f"{path}, with {'; '.join(different)}"
         raise StateError(message("the checkpoint of a run on these data", got, "Nothing was loaded."))
     return cast(dict[str, Any], state)
 
 
 @contextmanager
-def fitting() -> Iterator[None]:
-    """What torch says of a checkpoint with other parts or shapes, in our words."""
+def explain_mismatch() -> Iterator[None]:
+    """Turn the errors that torch raises for a checkpoint of another net into a StateError."""
     try:
         yield
     except InfoBatchError:
@@ -41,26 +53,27 @@ def fitting() -> Iterator[None]:
         raise StateError(message("the checkpoint of this net and this run", got, "Nothing was loaded.")) from error
 
 
-HOW = ("lr", "fused", "foreach", "capturable")
-"""Of an optimizer: how a step is done here. The rest of a checkpoint's groups is the run's."""
+MACHINE = ("lr", "fused", "foreach", "capturable")
+"""Options of an optimizer that say how this machine takes a step; all others are taken from the checkpoint."""
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Whether the run was saved with a captured step or without one: rate and flags are those of this optimizer."""
+    """Load an optimizer's state, whether or not it was saved with a captured step."""
     groups = [
-        {**theirs, **{name: mine[name] for name in HOW if name in mine}}
-        for theirs, mine in zip(state["param_groups"], optimizer.param_groups, strict=True)
+        {**saved, **{name: current[name] for name in MACHINE if name in current}}
+        for saved, current in zip(state["param_groups"], optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({**state, "param_groups": groups})
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Of torch's global generators, which nets draw from."""
+    """Return the state of torch's global generators, which nets draw from."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return {"rng": torch.get_rng_state(), "cuda_rng": cuda}
 
 
 def load_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Set torch's global generators to a state from ``random_state``."""
     torch.set_rng_state(state["rng"])
     if state["cuda_rng"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda_rng"], device)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, installing, message
+from ..format import suggest
 from ..import_target import module_of
-from ..train.settings import near
 from .readers import cifar, digits, idx, npy, parquet
 from .readers import class_folders as folder
 from .readers import class_names as names
@@ -69,7 +69,7 @@ def make_task(task: str, data: str) -> Task:
     if ":" in task:
         return _own(task, data)
     if task not in TASKS:
-        raise InputError(message("a task of the lab, or MODULE:FUNCTION", repr(task), near(task, TASKS)))
+        raise InputError(message("a task of the lab, or MODULE:FUNCTION", repr(task), suggest(task, TASKS)))
     info = TASKS[task]
     samples = _samples(info, data)
     classes = samples.classes or info.classes or _numbered(samples)
@@ -173,7 +173,7 @@ def _own(text: str, data: str) -> Task:
     made = getattr(module, name, None)
     if not callable(made):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise InputError(message(f"a function of {module_name} that makes a task", repr(name), near(name, known)))
+        raise InputError(message(f"a function of {module_name} that makes a task", repr(name), suggest(name, known)))
     task = made(*_arguments(made, data, text))
     if not isinstance(task, Task):
         remedy = "Return infobatch.lab.tasks.task.Task(name, train, test, classes)."

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import InputError, message
-from ..train.settings import Settings, near
+from ..format import suggest
+from ..train.settings import Settings
 from .task import Task
 
 
@@ -118,14 +119,14 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if not colon:
         if name not in NETS:
             raise InputError(
-                message("a net of the lab, timm:NAME or transformers:NAME", repr(name), near(name, NETS))
+                message("a net of the lab, timm:NAME or transformers:NAME", repr(name), suggest(name, NETS))
             )
         return NETS[name](shape, classes)
     if library == "timm":
         return _timm(inner, shape, classes)
     if library == "transformers":
         return _transformers(inner, shape, classes)
-    raise InputError(message("timm:NAME or transformers:NAME", repr(name), near(library, ("timm", "transformers"))))
+    raise InputError(message("timm:NAME or transformers:NAME", repr(name), suggest(library, ("timm", "transformers"))))
 
 
 def usual_net(task: Task) -> str:
@@ -153,7 +154,7 @@ def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     except ImportError as error:
         raise InputError(message("timm installed, for models of timm", str(error), "pip install timm")) from error
     if name not in timm.list_models():
-        raise InputError(message("a model of timm", repr(name), near(name, timm.list_models())))
+        raise InputError(message("a model of timm", repr(name), suggest(name, timm.list_models())))
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes, in_chans=_image(shape)[0])
     return model
 
@@ -167,7 +168,7 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             message("transformers installed, for its models", str(error), "pip install transformers")
         ) from error
     if name not in CONFIG_MAPPING:
-        raise InputError(message("a model type of transformers, as vit", repr(name), near(name, CONFIG_MAPPING)))
+        raise InputError(message("a model type of transformers, as vit", repr(name), suggest(name, CONFIG_MAPPING)))
     channels, height, width = _image(shape)
     given: dict[str, Any] = {"num_labels": classes, "num_channels": channels}
     if height == width:
@@ -197,19 +198,20 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms of a net."""
     return [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
 
 
 @contextmanager
-def lone(model: nn.Module) -> Iterator[None]:
-    """For a batch of one: a batch norm that would see a single value takes the statistics it has."""
+def norms_for_one_sample(model: nn.Module) -> Iterator[None]:
+    """Inside the block, a batch norm that would normalise a single value uses its running statistics instead."""
     changed: list[nn.Module] = []
 
-    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def use_running_statistics(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if layer.training and inputs[0].numel() == inputs[0].shape[1]:
             changed.append(layer.eval())
 
-    hooks = [each.register_forward_pre_hook(look) for each in batch_norms(model)]
+    hooks = [each.register_forward_pre_hook(use_running_statistics) for each in batch_norms(model)]
     try:
         yield
     finally:

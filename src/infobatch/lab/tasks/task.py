@@ -130,7 +130,7 @@ def check_scores(scores: Any, count: int) -> Tensor:
     elif not scores.dim():
         remedy = "Leave the mean out, as in (outputs.argmax(1) == labels).float(): the lab takes it over all."
     expected = f"one score a sample from the task's score, shape [{count}]"
-    raise InputError(message(expected, checks.kind(scores), remedy))
+    raise InputError(message(expected, checks.describe(scores), remedy))
 
 
 def check_range(scores: Tensor) -> Tensor:

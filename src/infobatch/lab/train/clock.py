@@ -1,4 +1,4 @@
-"""Where the seconds of a run go."""
+"""Measure what the seconds of a run are spent on."""
 
 from __future__ import annotations
 
@@ -8,43 +8,45 @@ from time import perf_counter
 
 import torch
 
-OF_AN_EPOCH = ("data", "step", "planning", "test")
-OF_A_RUN = (*OF_AN_EPOCH, "selection", "setup")
+PER_EPOCH = ("data", "step", "planning", "test")
+PER_RUN = (*PER_EPOCH, "selection", "setup")
 
 
 class Clock:
-    """The seconds of a run by what they were spent on, and of its running epoch beside them."""
+    """The seconds of a run by activity, and those of its current epoch."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds = dict.fromkeys(OF_A_RUN, 0.0)
-        self.epoch = dict.fromkeys(OF_AN_EPOCH, 0.0)
-        """Also what was spent on it before a pause."""
+        self.seconds = dict.fromkeys(PER_RUN, 0.0)
+        self.epoch = dict.fromkeys(PER_EPOCH, 0.0)
+        """Of the current epoch, including what was spent before a pause."""
 
     def now(self) -> float:
-        """Once the device is through with what it was given."""
+        """Return the time once the device has finished its queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return perf_counter()
 
-    def spend(self, part: str, seconds: float) -> None:
-        self.seconds[part] += seconds
-        if part in self.epoch:
-            self.epoch[part] += seconds
+    def spend(self, activity: str, seconds: float) -> None:
+        """Add seconds to an activity."""
+        self.seconds[activity] += seconds
+        if activity in self.epoch:
+            self.epoch[activity] += seconds
 
     @contextmanager
-    def on(self, part: str) -> Iterator[None]:
-        """What is done inside is part of this."""
+    def on(self, activity: str) -> Iterator[None]:
+        """Add the time spent in the block to an activity."""
         start = self.now()
         yield
-        self.spend(part, self.now() - start)
+        self.spend(activity, self.now() - start)
 
     def end_epoch(self) -> dict[str, float]:
-        """What it took; the next one starts from nothing."""
-        spent, self.epoch = self.epoch, dict.fromkeys(OF_AN_EPOCH, 0.0)
+        """Return the seconds of the epoch and start the next one at zero."""
+        spent, self.epoch = self.epoch, dict.fromkeys(PER_EPOCH, 0.0)
         return _rounded(spent)
 
     def total(self) -> dict[str, float]:
+        """Return the seconds of the whole run, by activity and in total."""
         return _rounded({**self.seconds, "total": sum(self.seconds.values())})
 
 

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules by name."""
+"""Optimizers and learning-rate schedules by name, and the learning rate of each step of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, OneCycleLR
 
 from ...errors import InputError, message
-from .settings import Settings, near
+from ...plan import Plan
+from ..format import suggest
+from .settings import Settings
 
 Maker = Callable[..., Optimizer]
 
@@ -57,12 +59,25 @@ OPTIMIZERS: dict[str, Maker] = {
     "lamb": _layerwise("Lamb"),
 }
 IN_A_GRAPH = frozenset({"sgd", "adam", "adamw", "radam"})
-"""Those whose step a CUDA graph can hold: learning rate and counters are tensors, and nothing looks at values."""
+"""Optimizers whose step a CUDA graph can capture: learning rate and counters are tensors that the CPU never reads."""
 
 
 def make_optimizer(model: nn.Module, settings: Settings, *, captured: bool = False) -> Optimizer:
+    """Build the optimizer that the settings name.
+
+    Args:
+        model: The net whose trainable parameters it updates.
+        settings: Name, learning rate, momentum and weight decay.
+        captured: Keep the learning rate in a tensor on the device, where a CUDA graph reads it.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        InputError: If the name is unknown or a package is missing.
+    """
     if settings.optimizer not in OPTIMIZERS:
-        raise InputError(message("an optimizer", repr(settings.optimizer), near(settings.optimizer, OPTIMIZERS)))
+        raise InputError(message("an optimizer", repr(settings.optimizer), suggest(settings.optimizer, OPTIMIZERS)))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     lr: Any = settings.lr
     extra: dict[str, Any] = {}
@@ -73,13 +88,13 @@ def make_optimizer(model: nn.Module, settings: Settings, *, captured: bool = Fal
 
 
 def make_scheduler(optimizer: Optimizer, settings: Settings, total_steps: int) -> LRScheduler:
-    """One step a batch of full data; ``infobatch.pace`` maps the batches of a pruned run onto it.
+    """Build the scheduler that the settings name, for ``total_steps`` steps on full data.
 
-    The momentum does not cycle with OneCycle: a captured step could not follow it.
+    With OneCycle the momentum does not cycle: a captured step could not follow it.
     """
     if settings.schedule == "onecycle":
-        share = max(settings.warmup, 1e-9)
-        return OneCycleLR(optimizer, settings.lr, total_steps, pct_start=share, cycle_momentum=False)
+        warmup = max(settings.warmup, 1e-9)
+        return OneCycleLR(optimizer, settings.lr, total_steps, pct_start=warmup, cycle_momentum=False)
     if settings.schedule == "cosine":
         return CosineAnnealingLR(optimizer, total_steps)
     if settings.schedule == "step":
@@ -90,3 +105,46 @@ def make_scheduler(optimizer: Optimizer, settings: Settings, total_steps: int) -
 def _one(step: int) -> float:
     del step
     return 1.0
+
+
+def rate_table(settings: Settings, total_steps: int) -> list[float]:
+    """Compute the learning rate of each step of a run on full data, with torch's own scheduler."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=settings.lr)
+    scheduler = make_scheduler(optimizer, settings, total_steps)
+    rates = []
+    for _ in range(total_steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        if len(rates) < total_steps:
+            scheduler.step()
+    return rates
+
+
+def epoch_rates(table: list[float], plan: Plan, steps: int, batch_size: int, full_steps: int) -> list[float]:
+    """Compute the learning rates of an epoch's first steps, as ``infobatch.pace`` would set them.
+
+    Each step has the rate of the point that its data would have reached in an epoch on full data. They are known in
+    advance because a captured step reads them from the device.
+
+    Args:
+        table: The rates of a run on full data.
+        plan: The plan of the epoch.
+        steps: How many steps the epoch takes.
+        batch_size: Samples per step.
+        full_steps: Steps of an epoch on full data.
+
+    Returns:
+        One rate per step.
+    """
+    start, is_full = plan.epoch * full_steps, plan.kept == plan.size
+    offsets = (at if is_full else at * batch_size * full_steps // plan.kept for at in range(steps))
+    return [table[min(start + offset, len(table) - 1)] for offset in offsets]
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameter groups; a tensor is filled in place, where a CUDA graph reads it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

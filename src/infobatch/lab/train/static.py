@@ -1,7 +1,7 @@
-"""Static methods in the lab: a proxy is trained first, then a selector chooses, then the subset is trained on.
+"""Static methods in the lab: train a proxy, let a selector choose a subset, train on the subset.
 
-The proxy is a small net of its own; its evidence is kept while the process lives, so that all
-selectors of a seed look at the same one. What it cost counts in each run that uses it, as if it were alone.
+The proxy is a small net. Its evidence is kept as long as the process lives, so that all selectors of a seed use the
+same one. Each run is charged for the full cost of the proxy, as if it had trained it alone.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from ...methods.method import Method
 from ...selection import Evidence, Selection
 from ..tasks.nets import make_net
 from ..tasks.task import Arrays, Task
-from .settings import Settings, parse_method, parse_static
+from .method_text import parse_method, parse_static
+from .settings import Settings
 
 PROXY: dict[str, Any] = {"model": "mlp", "epochs": 10, "runs": 3, "early": 4, "batch_size": 128, "lr": 0.05}
 """The settings of every proxy: small, quick, and the same for all selectors."""
 
-_known: dict[str, Any] = {}
-"""The last evidence, under the names of what it was gathered from: one at a time, since features are large."""
+_cache: dict[str, Any] = {}
+"""The most recent evidence and what it was gathered from; only one, since features are large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The samples a static method chose: places in the task's data, and a weight each."""
+    """The samples that a static method chose: their indices in the task's data, and their weights."""
 
     indices: Tensor
     weights: Tensor
@@ -40,36 +41,46 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is trained on, and by which method."""
+    """What a run trains on, and with which method."""
 
     task: Task
     method: Method
     choice: Choice | None = None
-    """None where all samples may come."""
+    """None if all samples are used."""
     seconds: float = 0.0
-    """What proxy and selector took, also where the proxy was there already."""
+    """What proxy and selector cost, also if the proxy came from the cache."""
 
 
-def evidence_of(task: Task, seed: int, device: torch.device) -> tuple[Evidence, float]:
-    """What a proxy learns of the task's training samples, and the seconds that took."""
+def gather_evidence(task: Task, seed: int, device: torch.device) -> tuple[Evidence, float]:
+    """Train a proxy on the task's training samples; return its evidence and the seconds that took."""
     assert isinstance(task.train, Arrays)
-    same = {"train": task.train, "seed": seed, "device": device}
-    if not all(_known.get(name) == value for name, value in same.items()):  # Arrays are equal to themselves alone
-        _known.clear()
+    source = {"train": task.train, "seed": seed, "device": device}
+    if not all(_cache.get(name) == value for name, value in source.items()):  # Arrays compare by identity
+        _cache.clear()
         start = perf_counter()
-        inputs = _scaled(task, task.train.inputs)
-        made = partial(make_net, PROXY["model"], tuple(inputs.shape[1:]), len(task.classes))
+        inputs = _normalised(task, task.train.inputs)
+        make_proxy = partial(make_net, PROXY["model"], tuple(inputs.shape[1:]), len(task.classes))
         settings = {name: value for name, value in PROXY.items() if name != "model"}
         data = TensorDataset(inputs, task.train.labels)
-        evidence = selection.gather(made, data, seed=seed, device=device, **settings)
-        _known.update(same, evidence=evidence, seconds=perf_counter() - start)
-    return _known["evidence"], _known["seconds"]
+        evidence = selection.gather(make_proxy, data, seed=seed, device=device, **settings)
+        _cache.update(source, evidence=evidence, seconds=perf_counter() - start)
+    return _cache["evidence"], _cache["seconds"]
 
 
 def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice | None = None) -> Prepared:
-    """For a static method the chosen subset, and full data or ``then`` on it; for any other the task as it is.
+    """Select the subset of a static method; for any other method return the task unchanged.
 
-    ``choice`` is what the run had chosen before it was interrupted: another machine might choose otherwise.
+    Args:
+        settings: What to train.
+        task: The task.
+        device: Where the proxy is trained.
+        choice: What an interrupted run had chosen: another machine might choose differently.
+
+    Returns:
+        The task to train on and the method to train with: full data, or ``then`` of the static method.
+
+    Raises:
+        InputError: If the task's samples are not arrays with classes.
     """
     static = parse_static(settings.method)
     if static is None:
@@ -77,27 +88,27 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         return Prepared(task, parse_method(settings.method, labels))
     if not isinstance(task.train, Arrays) or not task.classes:
         expected = "samples in memory, with classes, for a static method"
-        raise InputError(message(expected, task.name, "infobatch.selection chooses from any data set."))
+        raise InputError(message(expected, task.name, "infobatch.selection works with any data set."))
     seconds = 0.0
     if choice is None:
-        evidence, seconds = evidence_of(task, settings.seed, device)
+        evidence, seconds = gather_evidence(task, settings.seed, device)
         start = perf_counter()
         chosen = selection.SELECTORS[static.name](evidence, seed=settings.seed, **static.settings)
         choice = Choice(chosen.indices, chosen.weights)
         seconds += perf_counter() - start
     train = Arrays(task.train.inputs[choice.indices], task.train.labels[choice.indices])
-    smaller = replace(task, train=train)
+    subset = replace(task, train=train)
     if static.then:
         method = parse_method(static.then, train.labels)
     elif bool((choice.weights == 1).all()):
         method = methods.full()
     else:
-        everyone = torch.arange(len(train))
-        method = methods.static(Selection(everyone, size=len(train), weights=choice.weights, method=static.name))
-    return Prepared(smaller, method, choice, seconds)
+        indices = torch.arange(len(train))
+        method = methods.static(Selection(indices, size=len(train), weights=choice.weights, method=static.name))
+    return Prepared(subset, method, choice, seconds)
 
 
-def _scaled(task: Task, inputs: Tensor) -> Tensor:
+def _normalised(task: Task, inputs: Tensor) -> Tensor:
     if inputs.dtype != torch.uint8:
         return inputs
     mean = torch.tensor(task.mean or 0.0).reshape(-1, 1, 1)
