@@ -9,9 +9,15 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+SLOW = Path(__file__).parent / "slow"
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")  # a busy machine is not a fault
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,6 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW in item.path.parents:
+            item.add_marker(pytest.mark.slow)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

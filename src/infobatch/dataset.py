@@ -12,8 +12,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .attribution.counted import Counted
-from .attribution.sampler import PlanSampler
+from .attribution.counted import Counted, PlanSampler
 from .attribution.views import COPY, Copied, FullView, View
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass

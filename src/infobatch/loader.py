@@ -11,9 +11,8 @@ import torch.utils.data
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from .attribution.carried import Carried
 from .attribution.counted import Counted
-from .attribution.queue import STEPPED
+from .attribution.queue import STEPPED, Carried
 from .attribution.views import COPY, Copied, Fetched
 from .checks import check_count
 from .dataset import Pruned

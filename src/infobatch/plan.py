@@ -70,13 +70,9 @@ class Plan(PlanNumbers):
     chances: Callable[[], Tensor] | None = None
     """The chance of each sample, if the plan was drawn: for guards that draw again. Not kept after that."""
 
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return self.table.numel()
-
-    @property
-    def kept(self) -> int:  # type: ignore[override]
-        return self.indices.numel()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self.table.numel())
+        object.__setattr__(self, "kept", self.indices.numel())
 
     @cached_property
     def weights(self) -> Tensor:

@@ -12,9 +12,8 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .. import checks
-from ..attribution.carried import Carried
 from ..attribution.counted import Counted, StockLoader
-from ..attribution.queue import Queue
+from ..attribution.queue import Carried, Queue
 from ..errors import MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers

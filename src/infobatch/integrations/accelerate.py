@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.utils import DistributedType, send_to_device, synchronize_rng_states
 
-from ..attribution.sampler import PlanSampler
+from ..attribution.counted import PlanSampler
 from ..errors import InputError, message
 from ..loader import DataLoader, Delivery
 from ..ranks.exchange import find

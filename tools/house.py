@@ -1,0 +1,140 @@
+"""Measure how far one has to walk in the house: objects per update, files per epoch, lines by folder.
+
+    python tools/house.py                        # of the code in this checkout
+    python tools/house.py --src OTHER/src        # of another checkout, to compare
+    python tools/house.py --json                 # for machines
+
+One ordinary epoch is traced in the main process: 100 samples, batches of 10, once with ``infobatch.DataLoader`` and once
+with torch's own loader. Only frames of the package's core count. An object is *touched* by an update if one of its
+methods or properties runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = ("integrations", "selection", "lab", "report", "cli")
+
+
+@contextmanager
+def traced(package: Path, note: Callable[[str, str, Any], None]) -> Iterator[None]:
+    """Call ``note(file, function, self)`` for every function of the core that runs."""
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(str(package)):
+            file = str(Path(name).relative_to(package))
+            if file.split("/")[0] not in OUTSIDE and not frame.f_code.co_name.startswith("<"):
+                note(file, frame.f_code.co_name, frame.f_locals.get("self"))
+
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def measure_epoch(src: Path, *, stock: bool) -> dict[str, int]:
+    """Trace the second epoch of a training, and one update in the middle of it."""
+    import torch
+
+    import infobatch
+
+    package = Path(infobatch.__file__).resolve().parent
+    assert package == (src / "infobatch").resolve(), package
+    data = torch.utils.data.TensorDataset(torch.rand(100))
+    train = infobatch.InfoBatch(data, num_epochs=10)
+
+    def loader() -> Any:
+        if stock:
+            return torch.utils.data.DataLoader(train, batch_size=10, sampler=train.sampler)
+        return infobatch.DataLoader(train, batch_size=10)
+
+    for (x,) in loader():
+        train.update(x)
+    calls: list[tuple[str, str]] = []
+    touched: list[Any] = []
+    batches = loader()
+    with traced(package, lambda file, function, _: calls.append((file, function))):
+        for number, (x,) in enumerate(batches):
+            if number == 3:
+                sys.setprofile(None)
+                in_update: list[tuple[str, str]] = []
+
+                def note(file: str, function: str, owner: Any, seen: list[tuple[str, str]] = in_update) -> None:
+                    seen.append((file, function))
+                    if owner is not None and all(owner is not other for other in touched):
+                        touched.append(owner)
+
+                with traced(package, note):
+                    train.update(x)
+                calls += in_update
+                sys.setprofile(None)
+                outer = traced(package, lambda file, function, _: calls.append((file, function)))
+                outer.__enter__()
+            else:
+                train.update(x)
+        _ = train.epoch  # the epoch ends
+    switches = sum(one[0] != other[0] for one, other in zip(calls, calls[1:], strict=False))
+    return {
+        "objects per update": len(touched),
+        "functions per update": len(in_update),
+        "files per update": len({file for file, _ in in_update}),
+        "files per epoch": len({file for file, _ in calls}),
+        "functions per epoch": len(set(calls)),
+        "switches between files per epoch": switches,
+    }
+
+
+def count_lines(src: Path) -> dict[str, int]:
+    """Count the lines of every folder of the package; ``core`` is all but what builds on it."""
+    package, lines = src / "infobatch", {"core": 0}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).parts
+        folder = f"{parts[0]}/" if len(parts) > 1 else "(top level)"
+        count = len(path.read_text().splitlines())
+        lines[folder] = lines.get(folder, 0) + count
+        lines["core"] += 0 if parts[0] in OUTSIDE else count
+    return lines
+
+
+def fullest_folder(src: Path) -> tuple[str, int]:
+    counts: dict[str, int] = {}
+    for path in (src / "infobatch").rglob("*.py"):
+        if path.name != "__init__.py":
+            folder = str(path.parent.relative_to(src))
+            counts[folder] = counts.get(folder, 0) + 1
+    return max(counts.items(), key=lambda item: item[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--src", type=Path, default=ROOT / "src", help="the folder that holds the package")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args()
+    sys.path.insert(0, str(args.src.resolve()))
+    found: dict[str, Any] = {
+        "infobatch.DataLoader": measure_epoch(args.src, stock=False),
+        "torch's DataLoader": measure_epoch(args.src, stock=True),
+        "lines": count_lines(args.src),
+    }
+    folder, many = fullest_folder(args.src)
+    if args.json:
+        print(json.dumps({**found, "fullest folder": [folder, many]}))
+        return
+    for title, numbers in found.items():
+        print(title)
+        for name, value in numbers.items():
+            print(f"  {name:36}{value:7,}")
+    print(f"fullest folder\n  {folder:36}{many:7,} modules")
+
+
+if __name__ == "__main__":
+    main()
