@@ -162,7 +162,7 @@ def spoiled(value: Any, text: str) -> Any:
 def attacked(attacks: list[str], **changes: Any) -> list[Run]:
     """Runs whose every text is all the attacks; each comes first in one of them, since long texts are cut."""
     made_of = [facts("full", **changes), facts("infobatch", **changes)]
-    made_of.append(facts("infobatch", 1, images=False, compensate="lr", **changes))
+    made_of.append(facts("infobatch", 1, images=False, compensate="loss", **changes))
     turned = [" ".join(attacks[turn:] + attacks[:turn]) for turn in range(len(made_of))]
     return [made(spoiled(lines, text)) for lines, text in zip(made_of, turned, strict=True)]
 

@@ -1,4 +1,4 @@
-"""A page as a browser's parser and a person with the CSV would find it."""
+"""Read a page as a browser's parser does, and the numbers and lines of its figures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from html.parser import HTMLParser
 from urllib.parse import unquote
 from xml.etree import ElementTree
+
+import numpy as np
 
 
 class Reader(HTMLParser):
@@ -48,3 +50,15 @@ def drawing(page: str, key: str) -> ElementTree.Element:
     found = re.search(rf'<figure id="{key}".*?(<svg viewBox.*?</svg>)', page, re.S)
     assert found is not None, key
     return ElementTree.fromstring(found[1])
+
+
+def lines_of(svg: ElementTree.Element) -> list[list[np.ndarray]]:
+    """The points of each curve in pixels, one array for each unbroken piece of it."""
+    paths = [path.get("d") or "" for path in svg.iter("path") if "stroke-width: 1.9" in (path.get("style") or "")]
+    return [
+        [
+            np.array([[float(number) for number in point.split()] for point in piece.split("L")])
+            for piece in path.split("M")[1:]
+        ]
+        for path in paths
+    ]

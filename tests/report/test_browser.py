@@ -22,7 +22,10 @@ from PIL import Image
 from infobatch import report
 from infobatch.report.figures.palette import DARK, LIGHT
 
-pytestmark = pytest.mark.skipif(program() is None, reason="needs Chromium or Chrome on the path")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(program() is None, reason="needs Chromium or Chrome on the path"),
+]
 
 GOLDEN = Path(__file__).parent / "golden"
 PHONE, NARROW, DESK = (390, 844), (360, 740), (1280, 900)

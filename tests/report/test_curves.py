@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from facts import facts, made, run
-from reading import drawing, table
+from reading import drawing, lines_of, table
 
 from infobatch import report
 from infobatch.lab.runs.records import Run
@@ -18,18 +16,6 @@ from infobatch.report import series
 from infobatch.report.series import Study
 
 SMALL: dict[str, Any] = {"epochs": 6, "size": 150}
-
-
-def lines_of(svg: ElementTree.Element) -> list[list[np.ndarray]]:
-    """The points of each curve in pixels, one array for each unbroken piece of it."""
-    paths = [path.get("d") or "" for path in svg.iter("path") if "stroke-width: 1.9" in (path.get("style") or "")]
-    return [
-        [
-            np.array([[float(number) for number in point.split()] for point in piece.split("L")])
-            for piece in path.split("M")[1:]
-        ]
-        for path in paths
-    ]
 
 
 def untested(lines: list[dict[str, Any]], *epochs: int) -> Run:
@@ -43,11 +29,21 @@ def pieces(runs: list[Run], label: str = "infobatch") -> list[list[int]]:
     return [list(curve.epochs[piece]) for piece in curve.pieces]
 
 
-def test_a_line_breaks_where_a_seed_ends_early() -> None:
+@pytest.fixture(scope="module")
+def shortened() -> list[Run]:
+    """Three seeds, of which one has no metric after its fourth epoch."""
+    whole = [run("infobatch", seed, **SMALL) for seed in (0, 1)]
+    return [*whole, untested(facts("infobatch", 2, **SMALL), 5, 6)]
+
+
+@pytest.fixture(scope="module")
+def page(shortened: list[Run]) -> str:
+    return report.html(shortened)
+
+
+def test_a_line_breaks_where_a_seed_ends_early(shortened: list[Run], page: str) -> None:
     """Without the break the line would jump from the mean of three seeds to the mean of the two that went on."""
-    runs = [run("infobatch", 0, **SMALL), run("infobatch", 1, **SMALL), untested(facts("infobatch", 2, **SMALL), 5, 6)]
-    assert pieces(runs) == [[1, 2, 3, 4], [5, 6]]
-    page = report.html(runs)
+    assert pieces(shortened) == [[1, 2, 3, 4], [5, 6]]
     assert [row["n"] for row in table(page, "metric-epochs")] == ["3"] * 4 + ["2"] * 2
     paths = lines_of(drawing(page, "metric-epochs"))
     assert [len(piece) for path in paths for piece in path] == [4, 2]
@@ -78,17 +74,13 @@ def test_a_break_splits_the_difference_to_full_data_too() -> None:
     assert curve.n == (2, 2, 2, 2, 1, 1)
 
 
-def test_bands_break_with_their_lines() -> None:
-    lines = [facts("infobatch", seed, **SMALL) for seed in range(3)]
-    page = report.html([untested(lines[0], 5, 6), made(lines[1]), made(lines[2])])
+def test_bands_break_with_their_lines(page: str) -> None:
     svg = drawing(page, "metric-epochs")
     bands = [one for one in svg.iter() if "fill-opacity: 0.16" in (one.get("style") or "")]
     assert len(bands) == 2
 
 
-def test_the_number_of_seeds_is_shown() -> None:
-    runs = [run("infobatch", 0, **SMALL), run("infobatch", 1, **SMALL), untested(facts("infobatch", 2, **SMALL), 5, 6)]
-    page = report.html(runs)
+def test_the_number_of_seeds_is_shown(page: str) -> None:
     figure = re.search('<figure id="metric-epochs".*?</figure>', page, re.S)
     assert figure is not None
     (legend,) = re.findall('<ul class="keys">(.*?)</ul>', figure[0], re.S)

@@ -369,6 +369,7 @@ def test_the_same_evidence_gives_the_same_page(found: list[Outcome], known: Evid
 # ---- the command, and the page that is kept --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs" / "torn").mkdir(parents=True)
     torn = tmp_path / "runs" / "torn" / records.FILE
@@ -395,6 +396,7 @@ def test_only_the_list_goes_to_a_page(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_page_holds_what_the_records_say() -> None:
     """But for the drawings, whose last digits are matplotlib's."""
     path = ROOT / "docs" / "papers.html"
@@ -408,6 +410,7 @@ WIDE = """[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > 
     e => `${e.ariaLabel}: ${e.scrollWidth} in ${e.clientWidth}`)"""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(program() is None, reason="needs Chromium or Chrome on the path")
 @pytest.mark.parametrize("font", ["sans-serif", "monospace"])
 def test_the_page_that_is_kept_fits_small_windows(font: str) -> None:
@@ -424,6 +427,7 @@ def test_the_page_that_is_kept_fits_small_windows(font: str) -> None:
         browser.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(program() is None, reason="needs Chromium or Chrome on the path")
 def test_it_fits_a_phone_and_needs_nothing(page: str, target: Path) -> None:
     browser = Browser()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..lab.runs.fields import number
 from ..lab.runs.records import Fact
 from . import series
-from .figures.figure import said
+from .figures.figure import format_value
 from .figures.svg import clip
 from .series import Study
 
@@ -97,7 +97,7 @@ def _sample(fact: Fact, names: list[str], epochs: int, side: int) -> Sample:
 
 def _short(loss: float) -> str:
     """In few letters, so that it fits under a picture."""
-    return "< 0.001" if 0 < loss < 0.001 else said("{:.2g}", loss)
+    return "< 0.001" if 0 < loss < 0.001 else format_value("{:.2g}", loss)
 
 
 def _picture(image: Any, side: int) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..errors import counted
+from ..errors import plural
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
 from ..lab.runs.fields import device_of, metric_of, number, seconds, table
@@ -19,7 +19,7 @@ from .figures import curves
 from .figures import svg as drawing
 from .figures.by_class import by_class
 from .figures.by_rate import by_rate
-from .figures.figure import Figure, accuracy, between, said, signed, styles, swatch
+from .figures.figure import Figure, format_value, interval_text, label_styles, mean_and_std, signed, swatch
 from .figures.frontier import frontier
 from .figures.losses import distributions
 from .gallery import MOST_LABELS, Gallery, galleries
@@ -123,7 +123,7 @@ def _sections(study: Study) -> list[Section]:
         _section(
             "weighting",
             "Weights and effective sample size",
-            "What the samples that stayed counted for.",
+            "What the samples that stayed plural for.",
             [rows.weights(study), *curves.draw(study, "effective", "largest-weight")],
             "No run left anything out: every weight is 1.",
         ),
@@ -151,7 +151,7 @@ def _gallery(study: Study) -> Section:
     )
     if found and left > 0:
         why = f"no samples in their records, or more than {MOST_LABELS} methods"
-        intro += f" {counted(left, 'method')} not shown: {why}."
+        intro += f" {plural(left, 'method')} not shown: {why}."
     missing = "No samples: no pruning run has finished, or the runs were made with gallery = 0."
     return Section("samples", "Samples most and least kept", intro, galleries=tuple(found), missing=missing)
 
@@ -159,14 +159,14 @@ def _gallery(study: Study) -> Section:
 def _title(study: Study) -> str:
     tasks = list(dict.fromkeys(run.settings.task for run in study.runs))
     methods = len({study.sets[label][0].label for label in study.sets if study.is_method(label)})
-    runs = counted(len(study.runs), "run")
-    return f"{', '.join(tasks)}: {counted(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
+    runs = plural(len(study.runs), "run")
+    return f"{', '.join(tasks)}: {plural(methods, 'method')}, {runs}" if methods else f"{', '.join(tasks)}: {runs}"
 
 
 def _subtitle(study: Study) -> str:
     models = ", ".join(dict.fromkeys(run.settings.model for run in study.runs if run.settings.model))
     epochs = list(dict.fromkeys(run.settings.epochs for run in study.runs))
-    trained = ", ".join([*map(str, epochs[:-1]), counted(epochs[-1], "epoch")])
+    trained = ", ".join([*map(str, epochs[:-1]), plural(epochs[-1], "epoch")])
     size = ", ".join(dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if number(run.start.get("size"))))
     device = ", ".join(dict.fromkeys(told for run in study.runs if (told := device_of(run))))
     days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
@@ -176,12 +176,12 @@ def _subtitle(study: Study) -> str:
 
 
 def _lines(study: Study) -> list[Line]:
-    looks = styles(study)
+    styles = label_styles(study)
     lines = []
     for row in study.comparison.rows:
         time = None if row.difference is None else study.time_saved(row.label)
         line = _line(row, time="" if time is None else f"{signed(-time, 1)} %")
-        lines.append(replace(line, mark=swatch(looks[row.label])))
+        lines.append(replace(line, mark=swatch(styles[row.label])))
     return lines
 
 
@@ -194,13 +194,13 @@ def _line(row: Row, time: str = "") -> Line:
     return Line(
         row=row,
         mark=Markup(),
-        mean=accuracy(row.mean, row.std),
-        saved="" if row.saved is None else said("{:.1f} %", 100 * row.saved),
+        mean=mean_and_std(row.mean, row.std),
+        saved="" if row.saved is None else format_value("{:.1f} %", 100 * row.saved),
         seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
         time=time,
         difference="" if found is None else signed(found.mean),
-        interval="" if found is None else between(found.low, found.high),
-        same="" if same is None else f"{signed(same.mean)} ({between(same.low, same.high) or 'one seed'})",
+        interval="" if found is None else interval_text(found.low, found.high),
+        same="" if same is None else f"{signed(same.mean)} ({interval_text(same.low, same.high) or 'one seed'})",
     )
 
 
@@ -267,7 +267,7 @@ def _run(label: str, run: Run) -> dict[str, str]:
         "label": label,
         "seed": str(run.settings.seed),
         "metric": "" if found is None else f"{found:.2f}",
-        "saved": "" if saved is None else said("{:.1f} %", 100 * saved),
+        "saved": "" if saved is None else format_value("{:.1f} %", 100 * saved),
         "seconds": "" if time is None else f"{time:,.1f}",
         "state": state if run.end is None or found is not None else "no finite metric",
     }

@@ -20,7 +20,7 @@ from ..lab.papers.recipe import Cell, Recipe, folder
 from ..lab.runs.records import FILE
 from . import shell
 from .figures import svg as drawing
-from .figures.figure import accuracy, between, said, signed
+from .figures.figure import format_value, interval_text, mean_and_std, signed
 from .figures.paper_gap import differences
 from .series import FORBIDDEN
 
@@ -173,12 +173,12 @@ def _line(row: CellOutcome, target: Path) -> Line:
         name=cell.name,
         note=cell.note,
         paper=_paper(cell),
-        ours="" if row.ours is None else _with_spread(said("{:.4g}", row.ours), row.std),
+        ours="" if row.ours is None else _with_spread(format_value("{:.4g}", row.ours), row.std),
         n=f"n = {row.n}" if row.n else "",
-        saved="" if row.saved is None else said("{:.1f} %", row.saved),
+        saved="" if row.saved is None else format_value("{:.1f} %", row.saved),
         paper_saved="" if cell.saved is None else f"{cell.saved:.1f} %",
         difference=_apart(cell, row.compared),
-        interval=between(row.low, row.high) if cell.against else "",
+        interval=interval_text(row.low, row.high) if cell.against else "",
         paper_difference=_apart(cell, row.wanted),
         status=row.status,
         why=row.why,
@@ -190,7 +190,7 @@ def _paper(cell: Cell) -> str:
     value = cell.paper if cell.paper is not None else cell.expect
     if value is None or isinstance(value, str):
         return value or ""
-    return _with_spread(said("{:g}", value), cell.spread)
+    return _with_spread(format_value("{:g}", value), cell.spread)
 
 
 def _with_spread(text: str, spread: float | None) -> str:
@@ -200,7 +200,7 @@ def _with_spread(text: str, spread: float | None) -> str:
 def _apart(cell: Cell, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{said('{:.3g}', value)} times" if cell.compare == "factor" else signed(value)
+    return f"{format_value('{:.3g}', value)} times" if cell.compare == "factor" else signed(value)
 
 
 # ---- beyond the papers -----------------------------------------------------------------------------------
@@ -238,8 +238,8 @@ def _compared(row: Row, study: Beyond) -> dict[str, Any]:
         "label": row.label,
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],
         "n": row.n,
-        "mean": accuracy(row.mean, row.std),
-        "saved": "" if row.saved is None else said("{:.1f} %", 100 * row.saved),
+        "mean": mean_and_std(row.mean, row.std),
+        "saved": "" if row.saved is None else format_value("{:.1f} %", 100 * row.saved),
         "difference": _ends(row.difference),
         "to_rule": _ends(study.to_rule.get(row.label)),
         "verdict": row.verdict,
@@ -247,7 +247,7 @@ def _compared(row: Row, study: Beyond) -> dict[str, Any]:
 
 
 def _ends(found: Difference | None) -> tuple[str, str]:
-    return ("", "") if found is None else (signed(found.mean), between(found.low, found.high))
+    return ("", "") if found is None else (signed(found.mean), interval_text(found.low, found.high))
 
 
 # ---- links -----------------------------------------------------------------------------------------------

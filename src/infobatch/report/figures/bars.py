@@ -10,7 +10,18 @@ from ...lab.format import percent
 from ...lab.runs.fields import mean, table
 from .. import series
 from ..series import Study, numbers
-from .figure import Figure, Key, href, lowest_drawn, metric, patch, said, signed, styles, with_ends
+from .figure import (
+    Figure,
+    Key,
+    csv_link,
+    format_value,
+    label_styles,
+    lowest_drawn,
+    metric_text,
+    patch,
+    signed,
+    with_interval,
+)
 from .svg import MUTED, PARTS, Plot, Tip, clip, short_ticks
 
 COSTS = (
@@ -73,7 +84,7 @@ class Rows(Plot):
 
 def difference(study: Study) -> Figure | None:
     """The paired difference to full data of each method, with its interval, against the margin."""
-    looks, margin, other = styles(study), study.comparison.margin, study.comparison.against or "full data"
+    styles, margin, other = label_styles(study), study.comparison.margin, study.comparison.against or "full data"
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
@@ -84,21 +95,21 @@ def difference(study: Study) -> Figure | None:
     low, high = min(-2 * margin, *ends), max(margin, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
-    plot.scale(low - pad, high + pad, f"points of {metric(study)}")
+    plot.scale(low - pad, high + pad, f"points of {metric_text(study)}")
     plot.axes.axvspan(-margin, high + pad, color=PARTS[5], alpha=0.25, linewidth=0)
     plot.axes.axvline(0, color=MUTED, linewidth=1)
     plot.axes.axvline(-margin, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
     for place, (row, one) in enumerate(rows):
-        look, y = looks[row.label], plot.middle(place)
+        style, y = styles[row.label], plot.middle(place)
         if one.low is not None and one.high is not None:
-            plot.axes.plot([one.low, one.high], [y, y], color=look.colour, linewidth=2.4)
-        plot.axes.plot([one.mean], [y], look.marker, color=look.colour, markersize=7)
+            plot.axes.plot([one.low, one.high], [y, y], color=style.colour, linewidth=2.4)
+        plot.axes.plot([one.mean], [y], style.marker, color=style.colour, markersize=7)
         seeds = f"{one.n} {'pair' if one.n == 1 else 'pairs'} of runs"
         plot.row(
             place,
             row.label,
             "" if one.mean >= floor else f"\N{LEFTWARDS ARROW} {signed(one.mean)}",
-            lines=[(look.colour, with_ends(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
+            lines=[(style.colour, with_interval(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
         )
     return Figure(
         "difference",
@@ -110,7 +121,7 @@ def difference(study: Study) -> Figure | None:
         + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(near) else "")
         + (" An arrow is for what lies too far off to be drawn." if len(near) < len(rows) else ""),
         (),
-        href(
+        csv_link(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],
             [[row.label, one.n, one.mean, one.std, one.low, one.high, row.verdict.text] for row, one in rows],
         ),
@@ -134,7 +145,7 @@ def savings(study: Study) -> Figure | None:
     for place, (label, values) in enumerate(rows):
         for offset, value, (_, colour) in zip((-0.17, 0.0, 0.17), values, kinds, strict=True):
             plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=0.15, color=colour, linewidth=0)
-        told = ["unknown" if value is None else said("{:.2f} %", value) for value in values]
+        told = ["unknown" if value is None else format_value("{:.2f} %", value) for value in values]
         plot.row(
             place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(told, kinds, strict=True)]
         )
@@ -145,7 +156,7 @@ def savings(study: Study) -> Figure | None:
         "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
         "time, as tests do, and choosing: planning, and the proxy of a set chosen once (the paper's Fig. 4b and c).",
         tuple(Key(patch(colour), name) for name, colour in kinds),
-        href(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
+        csv_link(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
     )
 
 
@@ -180,7 +191,7 @@ def seconds(study: Study) -> Figure | None:
         "Means over seeds. Planning is what choosing samples costs between epochs, selection what it costs once, "
         "before them; scoring is part of the steps. Setup is not counted as seconds elsewhere on this page.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
-        href(
+        csv_link(
             ["method", *(text for _, text, _ in COSTS), "total"],
             [[label, *(parts[name] for name, *_ in COSTS), total] for label, parts, total in rows],
         ),
@@ -210,7 +221,7 @@ def weights(study: Study) -> Figure | None:
         "Whenever a sample is trained on it has a weight: 1 where it stands for itself, more where it stands for "
         "others that were left out.",
         tuple(Key(patch(WEIGHTS[place][2]), WEIGHTS[place][1]) for place in used),
-        href(
+        csv_link(
             ["method", *(f"weight {name}, %" for _, name, _ in WEIGHTS)], [[label, *shares] for label, shares in rows]
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import series
 from ..series import Study
-from .figure import Figure, href, keys, said, signed, styles, word
+from .figure import Figure, csv_link, format_value, keys, label_styles, metric_name, signed
 from .svg import CARD, GRID, MUTED, Plot, Tip, clip
 
 MOST_ROWS = 20
@@ -40,7 +40,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
             "Against full data with the same seeds; the lines are one standard deviation. A class has few test "
             "samples, so single ones move by chance."
         )
-        title = f"Change of {word(study)} by class"
+        title = f"Change of {metric_name(study)} by class"
         figures.append(_rows(study, "class-change", title, "points", names, change, caption))
     both = [label for label in saving if label in change]
     if both and len(names) >= 5:
@@ -49,7 +49,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
 
 
 def _rows(study: Study, key: str, title: str, unit: str, names: list[str], values: ByClass, caption: str) -> Figure:
-    looks, lead, change = styles(study), next(iter(values)), key == "class-change"
+    styles, lead, change = label_styles(study), next(iter(values)), key == "class-change"
     known = [place for place in range(len(names)) if any(found[place] is not None for found in values.values())]
     shown = sorted(known, key=lambda place: (values[lead][place] or (0.0,))[0])
     if len(shown) > MOST_ROWS:
@@ -62,13 +62,13 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     for row, place in enumerate(shown):
         plot.axes.axhline(row, color=GRID, linewidth=0.8, zorder=0)
         for turn, (label, found) in enumerate(values.items()):
-            one, look = found[place], looks[label]
+            one, style = found[place], styles[label]
             y = row + (turn - (len(values) - 1) / 2) * 7 / each if change else row
             if one is not None:
                 if change and one[1]:
                     ends = [one[0] - one[1], one[0] + one[1]]
-                    plot.axes.plot(ends, [y, y], color=look.colour, linewidth=1.2, alpha=0.55)
-                plot.axes.plot([one[0]], [y], look.marker, color=look.colour, markersize=6.5, markeredgecolor=CARD)
+                    plot.axes.plot(ends, [y, y], color=style.colour, linewidth=1.2, alpha=0.55)
+                plot.axes.plot([one[0]], [y], style.marker, color=style.colour, markersize=6.5, markeredgecolor=CARD)
     plot.axes.set_yticks(range(len(shown)), [clip(names[place], 14) for place in shown])
     plot.axes.set_ylim(len(shown) - 0.5, -0.5)
     plot.axes.margins(x=0.06)
@@ -79,8 +79,8 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     for row, place in enumerate(shown):
         told = [
             (
-                looks[label].colour,
-                f"{clip(label, 22)} {signed(one[0]) if change else said('{:.2f}', one[0])} ± {one[1]:.2f}",
+                styles[label].colour,
+                f"{clip(label, 22)} {signed(one[0]) if change else format_value('{:.2f}', one[0])} ± {one[1]:.2f}",
             )
             for label, found in values.items()
             if (one := found[place]) is not None
@@ -96,13 +96,13 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
         title,
         plot.svg(key, f"{title} of {len(values)} kinds of runs, {len(shown)} classes"),
         caption,
-        keys(looks, values),
-        href(["method", "class", unit, "std"], table),
+        keys(styles, values),
+        csv_link(["method", "class", unit, "std"], table),
     )
 
 
 def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -> Figure:
-    looks, plot = styles(study), Plot()
+    styles, plot = label_styles(study), Plot()
     table: list[tuple[str, str, float, float]] = []
     caption = "One dot a class. A slope would say that classes pay for what is saved on them."
     drawn = []
@@ -117,22 +117,22 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
             caption = f"One dot a class, {MOST_DOTS} of {len(names)} drawn. A slope would say that classes pay for it."
             dots = dots[:: -(-len(dots) // MOST_DOTS)]
         drawn += dots
-        look = looks[label]
+        style = styles[label]
         at = [dot[2] for dot in dots], [dot[3] for dot in dots]
-        plot.axes.plot(*at, look.marker, color=look.colour, markersize=6.5, markeredgecolor=CARD)
+        plot.axes.plot(*at, style.marker, color=style.colour, markersize=6.5, markeredgecolor=CARD)
     plot.axes.axhline(0, color=MUTED, linewidth=1)
-    plot.name(f"change of {word(study)}, points", "% of the class left out")
+    plot.name(f"change of {metric_name(study)}, points", "% of the class left out")
     plot.axes.margins(0.06, 0.1)
     plot.fit_left()
     for label, name, saved, moved in drawn:
         x, y = plot.pixels(saved, moved)
-        text = f"{clip(label, 22)} {said('{:.1f} %', saved)}, {signed(moved)}"
-        plot.tips.append(Tip(x - 5, y - 5, 10, 10, name, ((looks[label].colour, text),)))
+        text = f"{clip(label, 22)} {format_value('{:.1f} %', saved)}, {signed(moved)}"
+        plot.tips.append(Tip(x - 5, y - 5, 10, 10, name, ((styles[label].colour, text),)))
     return Figure(
         "class-both",
         "Change against saving",
-        plot.svg("class-both", f"Change of {word(study)} against saving, one dot a class"),
+        plot.svg("class-both", f"Change of {metric_name(study)} against saving, one dot a class"),
         caption,
-        keys(looks, saving),
-        href(["method", "class", "% left out", "change, points"], table),
+        keys(styles, saving),
+        csv_link(["method", "class", "% left out", "change, points"], table),
     )

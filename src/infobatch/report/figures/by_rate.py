@@ -10,7 +10,18 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ...lab.compare.comparison import FULL, usable
 from ...lab.compare.tuning import Point
 from ..series import Study, same_seeds, seeds_in_words
-from .figure import DASHES, MARKERS, Figure, Key, href, lowest_drawn, metric, over_seeds, swatch, word
+from .figure import (
+    DASHES,
+    MARKERS,
+    Figure,
+    Key,
+    csv_link,
+    lowest_drawn,
+    mean_over_seeds,
+    metric_name,
+    metric_text,
+    swatch,
+)
 from .svg import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
 
 
@@ -18,22 +29,22 @@ def by_rate(study: Study) -> Figure | None:
     if study.best is None:
         return None
     lines = study.best.by_rate
-    looks = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
+    styles = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
     points = [point for line in lines.values() for point in line]
     top, floor = max(one.mean for one in points), lowest_drawn([one.mean for one in points])
     plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
-    for name, look in looks.items():
+    for name, style in styles.items():
         shown = [one for one in lines[name] if one.mean >= floor]
         for piece in same_seeds([_seeds(study, name, one) for one in shown]):
             joined = shown[piece]
             plot.axes.errorbar(
                 [one.rate for one in joined], [one.mean for one in joined], yerr=[one.std for one in joined],
-                color=look.colour, linestyle=look.linestyle, marker=look.marker, markersize=6, elinewidth=1.2,
+                color=style.colour, linestyle=style.linestyle, marker=style.marker, markersize=6, elinewidth=1.2,
                 markeredgecolor=CARD, markeredgewidth=1,
             )  # fmt: skip
     plot.axes.set_xscale("log")
     rates = sorted({one.rate for one in points})
-    plot.name(metric(study), "learning rate")
+    plot.name(metric_text(study), "learning rate")
     plot.axes.xaxis.set_major_locator(FixedLocator(rates))
     plot.axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
     plot.axes.xaxis.set_minor_locator(NullLocator())
@@ -41,25 +52,25 @@ def by_rate(study: Study) -> Figure | None:
     plot.axes.set_ylim(floor - pad, top + pad)
     plot.axes.margins(x=0.08)
     plot.fit_left()
-    for name, look in looks.items():
+    for name, style in styles.items():
         for one in lines[name]:
             if one.mean >= floor:
                 x, y = plot.pixels(one.rate, one.mean)
-                told = over_seeds(one.mean, one.std, one.n)
+                told = mean_over_seeds(one.mean, one.std, one.n)
                 best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
-                text = ((look.colour, told), (None, f"at {one.rate:g}"), *best)
+                text = ((style.colour, told), (None, f"at {one.rate:g}"), *best)
                 plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, text))
-    below = [f"{clip(name, 30)} at {one.rate:g}" for name in looks for one in lines[name] if one.mean < floor]
+    below = [f"{clip(name, 30)} at {one.rate:g}" for name in styles for one in lines[name] if one.mean < floor]
     return Figure(
         "rates",
-        f"{word(study).capitalize()} over the learning rate",
-        plot.svg("rates", f"{metric(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
+        f"{metric_name(study).capitalize()} over the learning rate",
+        plot.svg("rates", f"{metric_text(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
         "Who is held against full data at one rate alone may look better than it is, or worse. Bars: one standard "
         "deviation over seeds." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
-        tuple(Key(swatch(look), f"{name}, {_counted(lines[name])}") for name, look in looks.items()),
-        href(
-            ["method", "learning rate", metric(study), "std", "n"],
-            [[name, one.rate, one.mean, one.std, one.n] for name in looks for one in lines[name]],
+        tuple(Key(swatch(style), f"{name}, {_counted(lines[name])}") for name, style in styles.items()),
+        csv_link(
+            ["method", "learning rate", metric_text(study), "std", "n"],
+            [[name, one.rate, one.mean, one.std, one.n] for name in styles for one in lines[name]],
         ),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import series
 from ..series import Curve, Study
-from .figure import Figure, Key, bounds, href, metric, said, styles, swatch, word
+from .figure import Figure, Key, bounds, csv_link, format_value, label_styles, metric_name, metric_text, swatch
 from .svg import MUTED, Drawn, Plot, curves, short_ticks
 
 Source = Callable[[Study, str], Curve]
@@ -41,7 +41,7 @@ def draw(study: Study, *names: str) -> list[Figure | None]:
 
 
 def _wanted(study: Study) -> list[Wanted]:
-    unit, name, positive = metric(study), word(study), (0.0, math.inf)
+    unit, name, positive = metric_text(study), metric_name(study), (0.0, math.inf)
     band = " Lines are means over seeds, bands one standard deviation."
     cut = " The first fifth, and wide bands of the first half, may lie outside the frame."
     return [
@@ -107,7 +107,7 @@ def _wanted(study: Study) -> list[Wanted]:
 
 
 def _draw(study: Study, want: Wanted) -> Figure | None:
-    looks = styles(study)
+    styles = label_styles(study)
     found = [(label, want.source(study, label)) for label in study.sets]
     found = [(label, curve) for label, curve in found if curve.x]
     if all(len(curve.x) == 1 and curve.epochs[0] > 1 for _, curve in found):  # a run's last epoch is no curve
@@ -123,7 +123,7 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
     lines = [
         Drawn(
             label,
-            looks[label],
+            styles[label],
             one.x,
             one.mean,
             one.std,
@@ -145,8 +145,8 @@ def _draw(study: Study, want: Wanted) -> Figure | None:
         want.title,
         plot.svg(want.key, f"{want.title}: {want.y} against {axis}, {len(found)} curves"),
         want.caption + (BROKEN if any(len(one.pieces) > 1 for _, one in found) else ""),
-        tuple(Key(swatch(looks[label]), f"{label}, {one.seeds_in_words}") for label, one in found),
-        href(head, table),
+        tuple(Key(swatch(styles[label]), f"{label}, {one.seeds_in_words}") for label, one in found),
+        csv_link(head, table),
     )
 
 
@@ -174,7 +174,7 @@ def _bounds(curve: Curve, want: Wanted) -> tuple[float, float]:
 
 
 def _told(form: str, curve: Curve, place: int) -> str:
-    text = said(form, curve.mean[place])
+    text = format_value(form, curve.mean[place])
     plain = form.replace("+", "")
     if curve.n[place] > 1 and curve.std[place]:
         text += f" ± {plain.format(curve.std[place])}"

@@ -34,7 +34,7 @@ class Figure:
     svg: Markup
     caption: str
     keys: tuple[Key, ...]
-    href: str
+    csv_link: str
     """The numbers behind it: a file inside a link."""
 
 
@@ -42,7 +42,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
 MARKERS = "os^DvP"
 
 
-def styles(study: Study) -> dict[str, Style]:
+def label_styles(study: Study) -> dict[str, Style]:
     """Full data in ink, its controls in grey, methods in colours that colour-blind eyes can tell apart."""
     found: dict[str, Style] = {}
     full = methods = controls = 0
@@ -60,7 +60,7 @@ def styles(study: Study) -> dict[str, Style]:
     return found
 
 
-def metric(study: Study) -> str:
+def metric_text(study: Study) -> str:
     return clip(study.comparison.metric, 40)
 
 
@@ -69,9 +69,9 @@ def bounds(study: Study) -> tuple[float, float]:
     return (0.0, 100.0) if "%" in study.comparison.metric else (-math.inf, math.inf)
 
 
-def word(study: Study) -> str:
+def metric_name(study: Study) -> str:
     """The metric without its unit: "accuracy" of "accuracy, %"."""
-    return metric(study).partition(",")[0]
+    return metric_text(study).partition(",")[0]
 
 
 FAR = 30
@@ -93,46 +93,46 @@ def signed(value: float, places: int = 2) -> str:
     >>> signed(0.25), signed(-1), signed(-0.001)
     ('+0.25', '−1.00', '0.00')
     """
-    return said(f"{{:+.{places}f}}", value)
+    return format_value(f"{{:+.{places}f}}", value)
 
 
-def said(form: str, value: float) -> str:
+def format_value(form: str, value: float) -> str:
     """A number in words; what rounds to nothing has no sign.
 
-    >>> said("{:.1f} %", -0.01), said("{:.1f} %", -1.5)
+    >>> format_value("{:.1f} %", -0.01), format_value("{:.1f} %", -1.5)
     ('0.0 %', '−1.5 %')
     """
     return format_number(form, value).replace("-", "\N{MINUS SIGN}")
 
 
-def between(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None, high: float | None) -> str:
     """The ends of an interval; nothing where there is none."""
     return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
-def with_ends(middle: float, low: float | None, high: float | None) -> str:
+def with_interval(middle: float, low: float | None, high: float | None) -> str:
     """
     >>> with_ends(0.5, 0.25, 0.75), with_ends(0.5, None, None)
     ('+0.50 (+0.25 to +0.75)', '+0.50')
     """
-    ends = between(low, high)
+    ends = interval_text(low, high)
     return f"{signed(middle)} ({ends})" if ends else signed(middle)
 
 
-def accuracy(mean: float | None, std: float | None) -> str:
+def mean_and_std(mean: float | None, std: float | None) -> str:
     """A mean with its spread; nothing where there is none."""
     return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
 
 
-def over_seeds(mean: float, std: float, n: int) -> str:
+def mean_over_seeds(mean: float, std: float, n: int) -> str:
     """
     >>> over_seeds(90.123, 0.25, 3), over_seeds(90.123, 0.0, 1)
     ('90.12 ± 0.25, n = 3', '90.12, n = 1')
     """
-    return f"{accuracy(mean, std if n > 1 else None)}, n = {n}"
+    return f"{mean_and_std(mean, std if n > 1 else None)}, n = {n}"
 
 
-def href(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def csv_link(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table as a file inside a link."""
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
@@ -151,8 +151,8 @@ def _cell(value: Any) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def keys(looks: Mapping[str, Style], labels: Iterable[str]) -> tuple[Key, ...]:
-    return tuple(Key(swatch(looks[label]), label) for label in labels)
+def keys(styles: Mapping[str, Style], labels: Iterable[str]) -> tuple[Key, ...]:
+    return tuple(Key(swatch(styles[label]), label) for label in labels)
 
 
 _SHAPES = {
@@ -167,17 +167,17 @@ _SHAPES = {
 _SWATCH = '<svg class="mark" viewBox="0 0 24 12" aria-hidden="true">{}</svg>'
 
 
-def swatch(look: Style) -> Markup:
+def swatch(style: Style) -> Markup:
     """The sample of a line in a legend. Nothing in it comes from a record."""
-    dash = f' stroke-dasharray="{" ".join(f"{2 * part:g}" for part in look.dash)}"' if look.dash else ""
-    colour = f"var({VARIABLES[look.colour]})"
+    dash = f' stroke-dasharray="{" ".join(f"{2 * part:g}" for part in style.dash)}"' if style.dash else ""
+    colour = f"var({VARIABLES[style.colour]})"
     line = f'<path d="M0 6h24" stroke="{colour}" stroke-width="2"{dash}/>'
-    return Markup(_SWATCH.format(line + _SHAPES[look.marker].format(colour)))
+    return Markup(_SWATCH.format(line + _SHAPES[style.marker].format(colour)))
 
 
-def dot(look: Style) -> Markup:
+def dot(style: Style) -> Markup:
     """The sample of a mark without a line."""
-    return Markup(_SWATCH.format(_SHAPES[look.marker].format(f"var({VARIABLES[look.colour]})")))
+    return Markup(_SWATCH.format(_SHAPES[style.marker].format(f"var({VARIABLES[style.colour]})")))
 
 
 def patch(colour: str) -> Markup:

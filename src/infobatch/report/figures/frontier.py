@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..series import Study
-from .figure import Figure, bounds, href, keys, lowest_drawn, metric, over_seeds, styles, word
+from .figure import (
+    Figure,
+    bounds,
+    csv_link,
+    keys,
+    label_styles,
+    lowest_drawn,
+    mean_over_seeds,
+    metric_name,
+    metric_text,
+)
 from .svg import CARD, GRID, Plot, Tip, clip, short_ticks
 
 
@@ -31,7 +41,7 @@ def best(points: list[Point]) -> list[Point]:
 
 
 def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
-    looks, points = styles(study), []
+    styles, points = label_styles(study), []
     for row in study.comparison.rows:
         share = None if row.saved is None else 100 * (1 - row.saved)
         paid = row.seconds if by == "time" else share
@@ -42,14 +52,14 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     plot, ahead, (least, most) = Plot(), best(points), bounds(study)
     plot.axes.plot([one.cost for one in ahead], [one.mean for one in ahead], color=GRID, linewidth=6, zorder=1)
     for one in points:
-        look = looks[one.label]
+        style = styles[one.label]
         bar = [[max(0.0, min(one.std, one.mean - least))], [max(0.0, min(one.std, most - one.mean))]]
         plot.axes.errorbar(
-            one.cost, one.mean, yerr=bar if one.std else None, color=look.colour, marker=look.marker, markersize=8,
+            one.cost, one.mean, yerr=bar if one.std else None, color=style.colour, marker=style.marker, markersize=8,
             elinewidth=1.5, markeredgecolor=CARD, markeredgewidth=1, zorder=3,
         )  # fmt: skip
     unit = "samples trained on, % of full data" if by == "samples" else "seconds a run"
-    plot.name(metric(study), unit)
+    plot.name(metric_text(study), unit)
     plot.axes.margins(0.12, 0.16)
     floor, top = lowest_drawn([one.mean for one in points]), max(one.mean for one in points)
     below = [clip(one.label, 30) for one in points if one.mean < floor]
@@ -60,17 +70,19 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     for one in (one for one in points if one.mean >= floor):
         x, y = plot.pixels(one.cost, one.mean)
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
-        told = over_seeds(one.mean, one.std, one.n)
-        plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((looks[one.label].colour, told), (None, cost))))
+        told = mean_over_seeds(one.mean, one.std, one.n)
+        plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, told), (None, cost))))
     names = "; ".join(clip(one.label, 40) for one in ahead[:4])
     joined = "; the grey band joins them" if ahead[1:] else ""
     names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
     return Figure(
         f"frontier-{by}",
-        f"{word(study).capitalize()} against {by}",
-        plot.svg(f"frontier-{by}", f"{metric(study)} of {len(points)} kinds of runs against {unit}"),
+        f"{metric_name(study).capitalize()} against {by}",
+        plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} kinds of runs against {unit}"),
         "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
         f"than these{joined}: {names}." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
-        keys(looks, [one.label for one in points]),
-        href(["method", unit, metric(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]),
+        keys(styles, [one.label for one in points]),
+        csv_link(
+            ["method", unit, metric_text(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]
+        ),
     )

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ...lab.runs.records import Fact, Run
 from .. import series
 from ..series import Study, numbers
-from .figure import Figure, Key, href, patch, swatch
+from .figure import Figure, Key, csv_link, patch, swatch
 from .svg import LINES, PARTS, Plot, Style, Tip, short, short_ticks
 
 MOST = 6
@@ -81,7 +81,7 @@ def _draw(key: str, label: str, run: Run, panels: list[tuple[int, Histogram]]) -
         plot.svg(key, f"Loss distribution of {label} before pruning, after pruning and after rescaling"),
         f"Of {run.name}, seed {run.settings.seed}.",
         tuple(Key(mark, stage) for mark, stage in zip(marks, STAGES, strict=True)),
-        href(["epoch", "from", "to", *STAGES], table),
+        csv_link(["epoch", "from", "to", *STAGES], table),
     )
 
 

@@ -8,7 +8,7 @@ from ...lab.format import percent
 from ...lab.papers.judge import LEVEL, CellOutcome, Outcome, edges
 from ..series import FORBIDDEN
 from .bars import Rows
-from .figure import Figure, Key, dot, href, patch, signed, swatch, with_ends
+from .figure import Figure, Key, csv_link, dot, patch, signed, swatch, with_interval
 from .svg import INK, LINES, MUTED, PARTS, Style
 
 OURS, PAPER, WITHIN = Style(LINES[0]), Style(INK, marker="D"), PARTS[5]
@@ -55,7 +55,7 @@ def _figure(key: str, outcome: Outcome, rows: list[CellOutcome]) -> Figure:
             Key(dot(PAPER), "the paper's, where it has a number"),
             Key(patch(WITHIN), "where the whole line must lie"),
         ),
-        href(HEAD, [_line(recipe.name, row) for row in rows]),
+        csv_link(HEAD, [_line(recipe.name, row) for row in rows]),
     )
 
 
@@ -88,7 +88,7 @@ def _row(plot: Rows, place: int, row: CellOutcome) -> None:
     plot.axes.plot([row.compared], [y], OURS.marker, color=OURS.colour, markersize=7)
     theirs = str(row.cell.expect or "none") if row.wanted is None else signed(row.wanted)
     told = [
-        (OURS.colour, f"ours {with_ends(row.compared, row.low, row.high)}"),
+        (OURS.colour, f"ours {with_interval(row.compared, row.low, row.high)}"),
         (PAPER.colour, f"paper {theirs}"),
         (None, row.text),
     ]
