@@ -1,6 +1,6 @@
 """A task small enough for hundreds of runs on a CPU: 3,000 pieces of clothing at 14 x 14 pixels.
 
-A small ResNet learns the training set by heart in 30 epochs, as ResNet-18 does CIFAR-100's in 200.
+A small ResNet memorises the training set in 30 epochs, as ResNet-18 does that of CIFAR-100 in 200.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ NOISE = 0.2
 
 
 def crops(data: str) -> Task:
-    """The same, cropped and flipped at random: no longer learnt by heart, so that steps count."""
+    """The same with random crops and flips: the net no longer memorises it, so steps count."""
     return replace(task(data), name="little_crops", pad=2, flip=True)
 
 
 def noisy(data: str) -> Task:
-    """That with a fifth of the training labels drawn by lot: whoever favours high losses favours those."""
+    """``crops`` with a fifth of the training labels drawn at random: methods that favour high losses favour those."""
     plain = crops(data)
     assert isinstance(plain.train, Arrays)
-    labels, lot = plain.train.labels, torch.Generator().manual_seed(0)
-    strange = torch.randint(len(plain.classes), labels.shape, generator=lot)
-    wrong = torch.rand(len(labels), generator=lot) < NOISE
-    return replace(plain, name="little_noisy", train=Arrays(plain.train.inputs, strange.where(wrong, labels)))
+    labels, generator = plain.train.labels, torch.Generator().manual_seed(0)
+    random_labels = torch.randint(len(plain.classes), labels.shape, generator=generator)
+    wrong = torch.rand(len(labels), generator=generator) < NOISE
+    return replace(plain, name="little_noisy", train=Arrays(plain.train.inputs, random_labels.where(wrong, labels)))
 
 
 def task(data: str) -> Task:
-    """The first 3,000 of Fashion-MNIST's training set, all of its test set, each 2 x 2 pixels made one."""
+    """The first 3,000 of Fashion-MNIST's training set, all of its test set, averaged over 2 x 2 pixels."""
     whole = make_task("fashion_mnist", data)
     assert isinstance(whole.train, Arrays)
     assert isinstance(whole.test, Arrays)

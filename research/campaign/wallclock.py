@@ -1,11 +1,11 @@
-"""What a pruned epoch takes beside a full one of the same run, and what planning takes of it: one JSON line a feed.
+"""Time pruned epochs against full ones of the same run, and their planning; print one JSON line per feed.
 
-    python research/campaign/wallclock.py --data DIR                  # CIFAR-100 in DIR/cifar100, a GPU to itself
+    python research/campaign/wallclock.py --data DIR                  # CIFAR-100 in DIR/cifar100, on an otherwise idle GPU
     python research/campaign/wallclock.py --data DIR --task cifar10
     python research/campaign/wallclock.py --tiny                      # a rehearsal, on digits
 
 InfoBatch trains the headline's net for a few epochs, first with data and step on the device, then with an ordinary
-loader. Its first epoch warms up and is left out; its last ones are on full data: both kinds come from one run.
+loader. Its first epoch warms up and is not counted; its last ones are on full data, so both kinds come from one run.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ def spent(fact: Fact) -> float:
 
 
 def measured(start: Fact, epochs: list[Fact]) -> dict[str, Any]:
-    """Of the epochs after the first: seconds of a full and of a pruned one, and what was saved of both."""
+    """Compare full and pruned epochs after the first: seconds each, and what pruning saved."""
     full = [fact for fact in epochs[1:] if fact["kept"] == fact["size"]]
     pruned = [fact for fact in epochs[1:] if fact["kept"] < fact["size"]]
-    whole = statistics.median(map(spent, full))
+    full_seconds = statistics.median(map(spent, full))
     return {
         "feed": start["settings"]["feed"], "workers": start["settings"]["workers"], "full_epochs": len(full),
-        "pruned_epochs": len(pruned), "seconds_full": whole, "seconds_pruned": statistics.median(map(spent, pruned)),
+        "pruned_epochs": len(pruned), "seconds_full": full_seconds,
+        "seconds_pruned": statistics.median(map(spent, pruned)),
         "samples_saved": statistics.mean(fact["saved"] for fact in pruned),
-        "seconds_saved": statistics.mean(1 - spent(fact) / whole for fact in pruned),
+        "seconds_saved": statistics.mean(1 - spent(fact) / full_seconds for fact in pruned),
         "planning_full": statistics.median(fact["seconds"]["planning"] for fact in full),
         "planning_pruned": statistics.median(fact["seconds"]["planning"] for fact in pruned),
         "epochs": [{"kept": fact["kept"], **fact["seconds"]} for fact in epochs],
@@ -57,9 +58,9 @@ def main() -> None:
     parser.add_argument("--data", default="", help="the folder of the data")
     parser.add_argument("--task", default=HEADLINE["task"], help="what to train on")
     parser.add_argument("--epochs", type=int, nargs=2, default=[16, 16], help="on the device, with a loader")
-    parser.add_argument("--tiny", action="store_true", help="digits, to rehearse")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal on digits")
     args = parser.parse_args()
-    common = {**HEADLINE, "method": "infobatch", "compensate": "lr", "eval_every": 1000}
+    common = {**HEADLINE, "method": "infobatch", "compensate": "none", "eval_every": 1000}
     common |= {"task": args.task, "data": args.data}
     common |= TINY if args.tiny else {}
     workers = min(12, os.cpu_count() or 1)

@@ -17,8 +17,8 @@ from shell import numbers
 
 from infobatch.cli.inspect_commands import _looks, _series
 from infobatch.cli.options import field_docs
+from infobatch.lab.runs.many_runs import PLAN, Series, note_look
 from infobatch.lab.runs.records import read
-from infobatch.lab.runs.runner import PLAN, Series, note_look
 from infobatch.lab.train.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
@@ -221,10 +221,10 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("compare --task toy:make --optimizer smgd", "Did you mean sgd?"),
         ("compare --seeds 0", "1 to 1,000,000 seeds"),
         ("compare --seeds 1000000000", "1 to 1,000,000 seeds"),
-        ("train --task toy:make --device meta", "a device that is here; got 'meta'"),
+        ("train --task toy:make --device meta", "an available device; got 'meta'"),
         ("compare --task toy:make --level 95", "a level in (0, 1)"),
         ("compare --resume nowhere", "There is no such folder"),
-        ("train --resume nowhere", "infobatch train makes one"),
+        ("train --resume nowhere", "infobatch train creates one"),
         ("reproduce tabel4", "Did you mean table4"),
         ("reproduce table4 --list", "a recipe or --list"),
         ("reproduce --list --runs nowhere", "expected a folder of runs; got nowhere"),

@@ -1,38 +1,39 @@
-"""The runs still wanted, most informative first. A run is its settings; what has a record is not run again.
+"""The queues of the campaign, most informative first. A run is its settings; one with a record is not run again.
 
-little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which ideas deserve more
-again       what that left open, with other seeds
-crops       the same task with crops and flips, 60 epochs: no net learns it by heart
-rates       the same at a rate eight times as large: how much growth it bears
-tails       the same where a short last batch counts for what it holds
-unweighted_crops  the same with methods that favour high losses at weights 1
-noisy       the same with a fifth of the labels drawn by lot
+little      a small ResNet on 3,000 small images, 30 epochs, 20 seeds, on a CPU: which experiments deserve more
+again       what that left open, with new seeds
+crops       the same task with crops and flips, 60 epochs: no net memorises it
+rates       the same at an eight times larger learning rate: how much growth it tolerates
+tails       the same with a short last batch weighted by its samples
+unweighted_crops  the same with methods that favour high losses without reweighting
+noisy       the same with a fifth of the labels drawn at random
 adamw       the same with AdamW, at four rates
 parts       the same: Tables 4 and 5 and Figure 3 in little
 optimizers  the first, with AdamW, LARS and LAMB
-screen      a small net on CIFAR-100, 30 epochs: underfits, so little took its place
+screen      a small net on CIFAR-100, 30 epochs: it underfits, so little replaced it
 short       ResNet-18, 30 epochs: the headline, in little
 tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data
 mlp         a few of them at five rates, with SGD and AdamW
-unweighted  the same with methods that favour high losses at weights 1
+unweighted  the same with methods that favour high losses without reweighting
 headline    ResNet-18, 200 epochs: the paper's setting, the same for all
 controls    the same at 0.085, where full data do better
-tuned       more seeds of that, and as few steps
-weighed     the same, where a short last batch counts for what it holds
+tuned       more seeds of that, and a shorter run
+weighed     the same with a short last batch weighted by its samples
 faster      that at 0.17: is 0.085 the best rate?
-unweighted_cifar  that and 0.085 with methods that favour high losses at weights 1
+unweighted_cifar  that and 0.085 with methods that favour high losses without reweighting
 published   the papers' own cells: full data at 0.03, and Table 4 and Figure 3 at 0.05
 alike       other ways to save as much
 precise     more seeds of its first rows
-growth      what should grow: the rate, the loss or nothing, on CIFAR-10 and CIFAR-100
+growth      what should grow: the learning rate, the loss or nothing, on CIFAR-10 and CIFAR-100
 cifar10     the headline on CIFAR-10
 high        the same at 0.2, the rate the paper names
 
-In tails, noisy, digits, fashion, weighed, faster and those unweighted a short last batch counts for what it holds;
-elsewhere as a whole one, as when these were run. `run.py --weighed` runs what is pruned of any of them with it
-weighed.
+In tails, noisy, digits, fashion, weighed, faster and the unweighted ones a short last batch is weighted by its
+samples; the others were recorded while it counted as a full one. New runs always weight it by its samples:
+`run.py --weighed` trains the pruned runs of a queue that way even if they have such an older record. Runs that are no
+longer trained (a growing learning rate, the experiments in research/ideas) are skipped.
 """
 
 from __future__ import annotations

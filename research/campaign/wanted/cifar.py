@@ -1,4 +1,4 @@
-"""ResNets on CIFAR, on a GPU: the headline, what it hangs on, and the papers' tables."""
+"""ResNets on CIFAR, on a GPU: the headline, what it depends on, and the tables of the papers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from infobatch.lab.train.settings import Settings
 
-from .queue import LR, STILL, UNWEIGHTED, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, grouped, whole_last
 
 COMMON: dict[str, Any] = {
     "batch_size": 128,
@@ -65,12 +65,12 @@ SCREENED: list[list[dict[str, Any]]] = [
 ]
 
 
-@before
+@whole_last
 def screen(seeds: int = 20) -> Iterator[Settings]:
     return grouped(SCREEN, SCREENED, seeds)
 
 
-@before
+@whole_last
 def short(seeds: int = 5) -> Iterator[Settings]:
     """The headline's net and rate in 30 epochs, where a gap is larger; the last is full data with as few steps."""
     changes: list[dict[str, Any]] = [
@@ -91,7 +91,7 @@ def short(seeds: int = 5) -> Iterator[Settings]:
 THREE: list[dict[str, Any]] = [{"method": "full"}, {"method": "author_tiers"}, {"method": "author_tiers", **LR}]
 
 
-@before
+@whole_last
 def tables(seeds: int = 3) -> Iterator[Settings]:
     """Tables 4 and 5 with the headline's net in 30 epochs, and AdamW; full data and both parts are in ``short``."""
     parts = ["infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False", "above_mean"]
@@ -100,9 +100,9 @@ def tables(seeds: int = 3) -> Iterator[Settings]:
     return grouped(SHORT, groups, seeds)
 
 
-@before
+@whole_last
 def layerwise(seeds: int = 3) -> Iterator[Settings]:
-    """Optimizers of Table 7 that do not see how large a loss is: of pytorch_optimizer, and no graph holds them."""
+    """Optimizers of Table 7 that ignore the scale of the loss; from pytorch_optimizer, without a CUDA graph."""
     kinds: list[dict[str, Any]] = [
         {"optimizer": "lars", "lr": 2.3},
         {"optimizer": "lamb", "lr": 0.01, "weight_decay": 0.01},
@@ -111,7 +111,7 @@ def layerwise(seeds: int = 3) -> Iterator[Settings]:
     return grouped(SHORT, groups, seeds)
 
 
-@before
+@whole_last
 def headline(seeds: int = 5) -> Iterator[Settings]:
     """All at one cost but the first: a third left out, or a third fewer steps (what InfoBatch comes to here).
 
@@ -132,7 +132,7 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes, forty, [{"method": "full", "steps": 46_200}]], seeds)
 
 
-@before
+@whole_last
 def controls(seeds: int = 3) -> Iterator[Settings]:
     """As few steps of full data at the rate the authors' tiers come to: they did better than all that was pruned.
 
@@ -148,7 +148,7 @@ def controls(seeds: int = 3) -> Iterator[Settings]:
     return grouped({**HEADLINE, "lr": 0.085}, [first, others, last], seeds)
 
 
-@before
+@whole_last
 def tuned(seeds: int = 5) -> Iterator[Settings]:
     """One look at twice the rate, and five seeds of what the first row rests on at 0.085, fixed beforehand."""
     twice: list[dict[str, Any]] = [{"method": "full", "lr": 0.17}]
@@ -185,9 +185,9 @@ def weighed(seeds: int = 3) -> Iterator[Settings]:
 
 
 def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
-    """Those that favour high losses at weights 1, best of all with an MLP: 40 % here, at the best rate of full data?
+    """Methods that favour high losses without reweighting, the best with an MLP: do they save 40 % here?
 
-    With as few steps of full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate,
+    With a shorter run on full data. Then two more seeds of full data, InfoBatch's rule at weights 1, the other rate,
     and 30 epochs.
     """
     control: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
@@ -201,7 +201,7 @@ def unweighted_cifar(seeds: int = 3) -> Iterator[Settings]:
     yield from grouped(SHORT, [[*rows, *same_rule]], seeds + 2)
 
 
-@before
+@whole_last
 def published(seeds: int = 3) -> Iterator[Settings]:
     """The papers' own cells for ResNet-18 on CIFAR-100: InfoBatch at 0.05 is held against full data at 0.03 there.
 
@@ -222,7 +222,7 @@ def published(seeds: int = 3) -> Iterator[Settings]:
     yield from grouped(baseline, [full], range(4, 5))
 
 
-@before
+@whole_last
 def alike(seeds: int = 3) -> Iterator[Settings]:
     """Other ways to save as much."""
     changes: list[dict[str, Any]] = [
@@ -233,7 +233,7 @@ def alike(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes], seeds)
 
 
-@before
+@whole_last
 def precise(seeds: int = 3) -> Iterator[Settings]:
     """More seeds for what the first table rests on, decided after its first five: a second look."""
     changes: list[dict[str, Any]] = [
@@ -244,7 +244,7 @@ def precise(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes], range(5, 5 + seeds))
 
 
-@before
+@whole_last
 def growth(seeds: int = 3) -> Iterator[Settings]:
     """What should grow, where the rate has room (0.05) and where it has none (0.2): nothing, the loss or the rate."""
     ten: dict[str, Any] = {"task": "cifar10", "lr": 0.2}
@@ -266,9 +266,9 @@ def growth(seeds: int = 3) -> Iterator[Settings]:
     return grouped(HEADLINE, [changes, more], seeds)
 
 
-@before
+@whole_last
 def cifar10(seeds: int = 5) -> Iterator[Settings]:
-    """The headline on CIFAR-10 at its rate, where full data do no worse than at the paper's 0.2."""
+    """The headline on CIFAR-10 at its rate, where full data reach as much as at the paper's 0.2."""
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch", **LR},
@@ -280,9 +280,9 @@ def cifar10(seeds: int = 5) -> Iterator[Settings]:
     return grouped({**HEADLINE, "task": "cifar10"}, [rows], seeds)
 
 
-@before
+@whole_last
 def high(seeds: int = 3) -> Iterator[Settings]:
-    """CIFAR-10 at 0.2. There a growing rate loses, and what lets it alone comes first."""
+    """CIFAR-10 at 0.2. A growing learning rate does worse there; methods without it come first."""
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch"},

@@ -1,4 +1,4 @@
-"""A small ResNet on 3,000 small images, on a CPU: ideas and questions for statistics."""
+"""A small ResNet on 3,000 small images, on a CPU: experiments that need many seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from infobatch.lab.train.settings import Settings
 
-from .queue import LR, STILL, UNWEIGHTED, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, grouped, whole_last
 
 LITTLE: dict[str, Any] = {
     "task": "little:task", "model": "task", "epochs": 30, "batch_size": 64, "lr": 0.1, "schedule": "onecycle",
@@ -64,14 +64,14 @@ LITTLE_GROUPS: list[list[dict[str, Any]]] = [
 ]
 
 
-@before
+@whole_last
 def little(seeds: int = 20) -> Iterator[Settings]:
     return grouped(LITTLE, LITTLE_GROUPS, seeds)
 
 
-@before
+@whole_last
 def again(seeds: int = 40) -> Iterator[Settings]:
-    """What the little task left open, and both together, with seeds that had no part in leaving it open."""
+    """What the little task left open, separately and together, with seeds that it had not used."""
     changes: list[dict[str, Any]] = [
         {"method": "infobatch", **LR},
         {"method": "infobatch", **LR, "ideas": "weighted_norm"},
@@ -84,7 +84,7 @@ def again(seeds: int = 40) -> Iterator[Settings]:
 CROPS: dict[str, Any] = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_every": 60}
 
 
-@before
+@whole_last
 def crops(seeds: int = 20) -> Iterator[Settings]:
     """The little task with crops and flips, twice as long: where a net cannot learn its data by heart."""
     changes: list[dict[str, Any]] = [
@@ -100,7 +100,7 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
     return grouped(CROPS, [changes, more], seeds)
 
 
-@before
+@whole_last
 def rates(seeds: int = 10) -> Iterator[Settings]:
     """How much growth a rate bears: at 0.1, and at 0.8, where full data do nearly as well; then rates in between."""
     changes: list[dict[str, Any]] = [
@@ -122,7 +122,7 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
 
 
 def tails(seeds: int = 10) -> Iterator[Settings]:
-    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a whole one?
+    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a full batch?
 
     And is what is left worth more than full data for as many steps: at each rate, and at 0.2 with other seeds?
     """
@@ -162,7 +162,7 @@ def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
 
 
 def noisy(seeds: int = 10) -> Iterator[Settings]:
-    """With a fifth of the labels drawn by lot: do those that favour high losses fail there, and does a guard help?"""
+    """With a fifth of the labels drawn at random: do methods that favour high losses fail, and does a guard help?"""
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": UNWEIGHTED[0]},
@@ -177,7 +177,7 @@ def noisy(seeds: int = 10) -> Iterator[Settings]:
     return grouped({**CROPS, "task": "little:noisy", "lr": 0.2}, [rows, guarded], seeds)
 
 
-@before
+@whole_last
 def adamw(seeds: int = 8) -> Iterator[Settings]:
     """What should grow with AdamW, and whether that rate, too, wants room: at 0.01, a quarter of it, and between."""
     rows: list[dict[str, Any]] = [
@@ -194,7 +194,7 @@ def adamw(seeds: int = 8) -> Iterator[Settings]:
     return grouped({**CROPS, **kind}, [first, larger, others], seeds)
 
 
-@before
+@whole_last
 def parts(seeds: int = 10) -> Iterator[Settings]:
     """Tables 4 and 5 and Figure 3 of the paper in little: what each part adds, where to prune, how far."""
     groups = [
@@ -206,16 +206,14 @@ def parts(seeds: int = 10) -> Iterator[Settings]:
     return grouped(CROPS, [[{"method": method} for method in group] for group in groups], seeds)
 
 
-@before
+@whole_last
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
-    """The paper's Table 7 in little: those that do not see how large a loss is, beside SGD in ``little``."""
+    """The paper's Table 7 in little: optimizers that ignore the scale of the loss, beside SGD in ``little``."""
     kinds: list[dict[str, Any]] = [
         {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.05},
         {"optimizer": "lars", "lr": 4.0},
         {"optimizer": "lamb", "lr": 0.03, "weight_decay": 0.01},
     ]
     slower: list[dict[str, Any]] = [{"optimizer": "lamb", "lr": 0.015, "weight_decay": 0.01}]  # does it bear growth?
-    groups = [
-        [{**kind, **change} for kind, change in product(some, LITTLE_GROUPS[0][:4])] for some in (kinds, slower)
-    ]
+    groups = [[{**kind, **change} for kind, change in product(some, LITTLE_GROUPS[0][:4])] for some in (kinds, slower)]
     return grouped(LITTLE, groups, seeds)

@@ -1,4 +1,4 @@
-"""Small data, seconds a run on one core: every method, and a few at several rates."""
+"""Small data, seconds per run on one core: every method, and a few at several learning rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from infobatch.lab.train.settings import Settings
 from infobatch.selection import SELECTORS
 
-from .queue import LR, STILL, UNWEIGHTED, before, grouped
+from .queue import LR, STILL, UNWEIGHTED, grouped, whole_last
 
 
 def small(task: str, seeds: int, **settings: Any) -> Iterator[Settings]:
@@ -92,7 +92,7 @@ def at_rates(rates: tuple[float, ...], rows: list[dict[str, Any]]) -> list[dict[
     return [{**row, "lr": lr} for lr, row in product(rates, rows)]
 
 
-@before
+@whole_last
 def mlp(seeds: int = 10) -> Iterator[Settings]:
     """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?
 

@@ -79,7 +79,7 @@ def test_a_class_without_test_samples_has_no_metric() -> None:
 
 
 def test_a_static_method_pays_for_its_proxy_and_is_told_of_all_data() -> None:
-    proxies._known.clear()
+    proxies._cache.clear()
     task = made(texts=lambda index: f"row {index}")
     assert isinstance(task.train, Arrays)
     for method in ("static.el2n:share=0.6", "static.craig:share=0.6"):  # the second finds the proxy trained

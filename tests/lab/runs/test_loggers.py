@@ -124,7 +124,7 @@ def test_tensorboard_goes_on_where_a_run_was_killed(tmp_path: Path) -> None:
 def test_a_real_run_on_the_board(tmp_path: Path) -> None:
     hook = hooks.TensorBoard(tmp_path)
     told = []
-    for fact in training.run(Settings(model="mlp", epochs=2, batch_size=256, threads=1, gallery=0, device="cpu")):
+    for fact in training.run(Settings(model="mlp", epochs=2, method="full", batch_size=256, threads=1, gallery=0, device="cpu")):
         told.append(fact)
         hook(fact)
     hook.close()

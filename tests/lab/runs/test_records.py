@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_with_the_file_and_loses_the_last_line_alone(tmp_pat
 def test_two_processes_never_write_to_one_folder_and_a_dead_one_lets_go(tmp_path: Path) -> None:
     code = f"""
 import time
-from infobatch.lab import records
+from infobatch.lab.runs import records
 record = records.Recorder({str(tmp_path / "run")!r})
 record({START!r})
 print("ready", flush=True)
@@ -204,7 +204,7 @@ def test_many_runs_are_found_below_folders_and_in_files(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"holds 2 runs.*infobatch report and records\.read_many"):
         records.read(both)
     (tmp_path / "none.jsonl").touch()
-    with pytest.raises(StateError, match=r"none\.jsonl, which is empty.*Train it anew"):
+    with pytest.raises(StateError, match=r"none\.jsonl, which is empty.*Train it"):
         records.read(tmp_path / "none.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty"):
@@ -222,7 +222,7 @@ def test_a_damaged_first_line_is_told_and_the_other_files_are_read(tmp_path: Pat
         place.write_text(records.line(START) + records.line({"kind": "end"}))
     bad = places[1]
     bad.write_text(damage(bad.read_text()))
-    with pytest.warns(InfoBatchWarning, match=f"left out: .*/b/{name}, whose line 1 is not a JSON object"):
+    with pytest.warns(InfoBatchWarning, match=f"skipped: .*/b/{name}, whose line 1 is not a JSON object"):
         found = records.read_many(tmp_path)
     assert [run.file for run in found] == [places[0], places[2]]
     for paths in ([bad.parent], [bad], [tmp_path / "a", bad]):  # nothing else to read, or named

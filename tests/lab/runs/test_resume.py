@@ -112,9 +112,9 @@ def test_a_checkpoint_made_with_a_captured_step_goes_on_without_and_the_other_wa
         graph = {"lr": torch.tensor(0.5), "fused": True, "capturable": True}
         group = state["param_groups"][0]
         group |= {key: value for key, value in graph.items() if key in group}
-    flags = {key: after.param_groups[0].get(key) for key in resuming.HOW}
+    flags = {key: after.param_groups[0].get(key) for key in resuming.MACHINE}
     resuming.load_optimizer(after, state)
-    assert {key: after.param_groups[0].get(key) for key in resuming.HOW} == flags
+    assert {key: after.param_groups[0].get(key) for key in resuming.MACHINE} == flags
     assert isinstance(after.param_groups[0]["lr"], torch.Tensor) == captured
     mine.load_state_dict(theirs.state_dict())
     for group in after.param_groups:  # the CPU steps without a graph

@@ -153,7 +153,7 @@ def own(task: Task, width: int) -> Task:
 def test_a_checkpoint_of_another_net_is_named(task: Task, tmp_path: Path) -> None:
     settings = QUICK.but(model="task")
     train_one(settings, tmp_path / "run", task=own(task, 8), stop=after(35))
-    with pytest.raises(StateError, match=r"the checkpoint of this net.*size mismatch.*To train this run anew: mv"):
+    with pytest.raises(StateError, match=r"the checkpoint of this net.*size mismatch.*To train this run again: mv"):
         train_one(settings, tmp_path / "run", task=own(task, 9), resume=True)
     assert train_one(settings, tmp_path / "run", task=own(task, 8), resume=True).end is not None
 
@@ -217,7 +217,7 @@ def test_other_data_are_refused_and_what_a_record_does_not_tell_is_not(task: Tas
     for stop in (after(20), never):
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         for what, other in others.items():
-            with pytest.raises(InputError, match=rf"the data that .*run was begun with; got others: .*{what} "):
+            with pytest.raises(InputError, match=rf"the data that .*run was started with; got others: .*{what} "):
                 train_one(settings, folder, task=other, resume=True)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
         train_one(settings.but(data="moved"), folder, task=replace(task), resume=True, stop=stop)
@@ -244,7 +244,7 @@ def test_a_folder_in_use_is_refused(task: Task, tmp_path: Path) -> None:
     with Recorder(tmp_path / "run", resume=True):
         before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
         for resume in (True, False):
-            with pytest.raises(InputError, match="a folder no other run writes to"):
+            with pytest.raises(InputError, match="no other run writes to"):
                 train_one(QUICK, tmp_path / "run", task=task, resume=resume)
         assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 

@@ -17,7 +17,7 @@ from PIL import Image
 from infobatch.errors import InputError
 from infobatch.lab.tasks import catalogue
 from infobatch.lab.tasks.catalogue import TASKS, make_task
-from infobatch.lab.tasks.readers import names
+from infobatch.lab.tasks.readers import class_names as names
 from infobatch.lab.tasks.task import Arrays, Task
 from infobatch.lab.train.settings import Settings
 

@@ -39,7 +39,7 @@ from infobatch.lab.train.settings import Settings
         ({"milestones": ["0.5"]}, r"milestones in \[0, 1\]"),
         ({"nesterov": True, "momentum": 0.0}, "a momentum above 0 with nesterov"),
         ({"method": "full:"}, "settings after the colon"),
-        ({"method": "infobatch:ratio={[]}"}, r"ratio of infobatch as float, as 0.5; got '\{\[\]\}'"),
+        ({"method": "infobatch:ratio={[]}"}, r"ratio of infobatch as float, for example 0.5; got '\{\[\]\}'"),
         ({"method": "infobatch:rescale=0"}, "rescale of infobatch as bool"),
         ({"method": "infobatch:rounding=1"}, "rounding of infobatch as str"),
         ({"method": "ucb:c=nan"}, "c of ucb as float"),

@@ -10,7 +10,8 @@ import pytest
 import torch
 from made import idx_folder, npy_folder, some_images, tiny_folder
 
-from infobatch.lab.tasks.readers import digits, idx, npy, tiny
+from infobatch.lab.tasks.readers import digits, idx, npy
+from infobatch.lab.tasks.readers import tiny_imagenet as tiny
 from infobatch.lab.tasks.readers.common import fingerprint
 
 

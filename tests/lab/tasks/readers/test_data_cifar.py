@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from made import Trap, refused, some_images
 
-from infobatch.lab.tasks.readers import cifar, names
+from infobatch.lab.tasks.readers import cifar
+from infobatch.lab.tasks.readers import class_names as names
 from infobatch.lab.tasks.readers.common import digest
 
 

@@ -17,7 +17,10 @@ from made import png, refused, save, some_images, tiny_folder
 from PIL import Image
 
 from infobatch.errors import InfoBatchWarning, InputError
-from infobatch.lab.tasks.readers import folder, parquet, pictures, tiny
+from infobatch.lab.tasks.readers import class_folders as folder
+from infobatch.lab.tasks.readers import decode as pictures
+from infobatch.lab.tasks.readers import parquet
+from infobatch.lab.tasks.readers import tiny_imagenet as tiny
 
 # parquet
 
