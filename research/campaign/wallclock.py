@@ -1,6 +1,6 @@
 """Time pruned epochs against full ones of the same run, and their planning; print one JSON line per feed.
 
-    python research/campaign/wallclock.py --data DIR                  # CIFAR-100 in DIR/cifar100, on an otherwise idle GPU
+    python research/campaign/wallclock.py --data DIR                  # CIFAR-100 in DIR/cifar100, idle GPU
     python research/campaign/wallclock.py --data DIR --task cifar10
     python research/campaign/wallclock.py --tiny                      # a rehearsal, on digits
 

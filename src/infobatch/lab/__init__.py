@@ -1,6 +1,6 @@
-"""The bench: tasks, nets, one training loop, records of what it did, and comparisons that can tell.
+"""The lab: tasks, nets, a training loop, records of runs, and comparisons with verdicts.
 
-    settings --training.run--> facts (start, epoch, ..., end) --records--> one JSON line each --comparison, report
+    settings --train.loop.run--> facts (start, epoch, ..., end) --records--> JSON lines --comparison, report
 
 Needs torch; the tasks, the command line and the report need the extra ``lab``. See docs/lab.md.
 """
