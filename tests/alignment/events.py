@@ -18,6 +18,7 @@ def ordinary(loop: Loop) -> None:
 def in_parts(loop: Loop) -> None:
     for batch in loop.batches():
         for part in value(batch).split(3):
+            loop.mark()
             loop.update(part)
 
 
@@ -58,8 +59,8 @@ def break_with_skip(loop: Loop) -> None:
 def break_inside_batch(loop: Loop) -> None:
     for step, batch in enumerate(loop.batches()):
         if middle(step):
-            loop.update(value(batch)[:3])
             loop.mark()
+            loop.update(value(batch)[:3])
             break
         loop.update(batch)
 
@@ -258,17 +259,17 @@ def part_twice(loop: Loop) -> None:
 
 def part_left_out(loop: Loop) -> None:
     for step, batch in enumerate(loop.batches()):
-        loop.update(value(batch)[3:] if middle(step) else batch)
         if middle(step):
             loop.mark()
+        loop.update(value(batch)[3:] if middle(step) else batch)
 
 
 def part_left_out_last(loop: Loop) -> None:
     for step, batch in enumerate(loop.batches()):
         last = _at(loop, "last", step)
-        loop.update(value(batch)[1:] if last else batch)
         if last:
             loop.mark()
+        loop.update(value(batch)[1:] if last else batch)
 
 
 def two_at_once(loop: Loop) -> None:

@@ -10,17 +10,21 @@ import events as do
 from loop import (
     BATCH,
     FEEDERS,
+    Dicts,
     Fewer,
     Loop,
+    Many,
     N,
     Numbers,
+    Pairs,
     Reversed,
     SortedBatches,
+    as_dict,
     drop_first,
     drop_in_short_batches,
     twice,
 )
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, ConcatDataset, Subset
 
 SETUPS: dict[str, dict[str, Any]] = {
     "no workers": {},
@@ -88,7 +92,7 @@ def row(name: str, event: Callable[[Loop], None], stock: Any, ours: Any, explici
 
 
 row("an ordinary epoch", do.ordinary, "aligned", "aligned", "aligned")
-row("micro-batches: a batch in parts, an update for each", do.in_parts, "aligned", "aligned", "aligned")
+row("micro-batches: a batch in parts, an update for each", do.in_parts, "that update", "that update", "aligned")
 row(
     "break after an update",
     do.break_after_update,
@@ -117,7 +121,7 @@ row(
     "aligned",
     "aligned",
 )
-row("break after a part of a batch", do.break_inside_batch, "next pass", "next pass", "aligned", setups=ANY)
+row("break after a part of a batch", do.break_inside_batch, "that update", "that update", "aligned", setups=ANY)
 row(
     "break, and the old iterator is kept",
     do.break_and_keep,
@@ -227,8 +231,8 @@ row(
 row(
     "losses for a part of a middle batch",
     do.part_left_out,
-    "next update",
-    "next update",
+    "that update",
+    "that update",
     "aligned",
     setups=ANY,
     in_part=True,
@@ -236,8 +240,8 @@ row(
 row(
     "losses for a part of the last batch",
     do.part_left_out_last,
-    "next pass",
-    "next pass",
+    "that update",
+    "that update",
     "aligned",
     setups=ANY,
     in_part=True,
@@ -385,8 +389,8 @@ row("no loader: a walk over the sampler", do.hand_made, "that update", "-", "ali
 row(
     "a collate that drops a sample of each batch",
     do.ordinary,
-    "next update",
-    "next update",
+    "next pass",
+    "next pass",
     "aligned",
     options={"collate_fn": drop_first},
     setups=ANY,
@@ -395,8 +399,8 @@ row(
 row(
     "a collate that drops a sample of the last batch",
     do.ordinary,
-    "next pass",
-    "next pass",
+    "later update",
+    "later update",
     "aligned",
     options={"collate_fn": drop_in_short_batches},
     setups=ANY,
@@ -414,8 +418,8 @@ row(
 row(
     "a __getitems__ that loses a sample",
     do.ordinary,
-    "next update",
-    "next update",
+    "next pass",
+    "next pass",
     "aligned",
     data=Fewer,
     setups=ANY,
@@ -431,3 +435,36 @@ row(
 )
 row("update() after a break", do.update_after_break, "that update", "that update", "next pass")
 row("update() before any batch", do.update_first, "that update", "that update", "later update", setups=ANY)
+
+WORKERS = {"num_workers": 2}
+CONFIGURATIONS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
+    "no workers": ({}, Numbers),
+    "2 workers": (WORKERS, Numbers),
+    "2 workers, prefetch_factor=1": ({**WORKERS, "prefetch_factor": 1}, Numbers),
+    "2 workers, prefetch_factor=4": ({**WORKERS, "prefetch_factor": 4}, Numbers),
+    "persistent_workers": ({**WORKERS, "persistent_workers": True}, Numbers),
+    "2 workers by spawn, persistent": (
+        {**WORKERS, "multiprocessing_context": "spawn", "persistent_workers": True},
+        Numbers,
+    ),
+    "drop_last": ({"drop_last": True}, Numbers),
+    "drop_last, 2 workers": ({**WORKERS, "drop_last": True}, Numbers),
+    "drop_last, persistent_workers": ({**WORKERS, "drop_last": True, "persistent_workers": True}, Numbers),
+    "pin_memory": ({"pin_memory": True}, Numbers),
+    "pin_memory, 2 workers": ({**WORKERS, "pin_memory": True}, Numbers),
+    "batch_size=None": ({"batch_size": None}, Numbers),
+    "batch_size=None, 2 workers": ({**WORKERS, "batch_size": None}, Numbers),
+    "batch_size=1": ({"batch_size": 1}, Numbers),
+    "a batch larger than the data set": ({"batch_size": 2 * N}, Numbers),
+    "a collate_fn of one's own": ({"collate_fn": as_dict}, Numbers),
+    "a collate_fn of one's own, 2 workers": ({**WORKERS, "collate_fn": as_dict}, Numbers),
+    "samples as tuples": ({}, Pairs),
+    "samples as dicts": ({}, Dicts),
+    "samples as dicts, 2 workers": (WORKERS, Dicts),
+    "a Subset inside": ({}, lambda: Subset(Numbers(-10, N + 20), range(10, N + 10))),
+    "a Subset inside, 2 workers": (WORKERS, lambda: Subset(Numbers(-10, N + 20), range(10, N + 10))),
+    "a ConcatDataset inside": (WORKERS, lambda: ConcatDataset([Numbers(0, 25), Numbers(25, N - 25)])),
+    "a data set with __getitems__ inside": ({}, Many),
+    "a data set with __getitems__ inside, 2 workers": (WORKERS, Many),
+    "a Subset of one with __getitems__ inside": ({}, lambda: Subset(Many(-10, N + 20), range(10, N + 10))),
+}

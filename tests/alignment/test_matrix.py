@@ -3,27 +3,24 @@
 The oracle: sample ``i`` has the value ``i``, and its loss is its value. So ``scores[i] == i`` wherever a loss came,
 in any order, and anything else is a loss on the wrong sample.
 
-``python tests/alignment/test_matrix.py --write`` renders the tables of docs/alignment.md, from matrix.py and the
-configurations below.
+``python tools/alignment_tables.py`` renders the tables of docs/alignment.md from matrix.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from loop import FEEDERS, QUIET, Dicts, Loop, Many, N, Numbers, Pairs, as_dict, load
-from matrix import ALIGNED, OUTCOMES, ROWS, SETUPS, Row
-from torch.utils.data import ConcatDataset, Subset
+from loop import FEEDERS, QUIET, Loop, load
+from matrix import ALIGNED, CONFIGURATIONS, ROWS, SETUPS, Row
 
 from infobatch import MisalignedError
 
-PAGE = Path(__file__).parents[2] / "docs" / "alignment.md"
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import alignment_tables
 
 pytestmark = QUIET
 
@@ -71,39 +68,6 @@ def test_event(row: Row, feeder: str, setup: str) -> None:
 
 # ---- configurations ----------------------------------------------------------------------------------------------
 
-WORKERS = {"num_workers": 2}
-CONFIGURATIONS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
-    "no workers": ({}, Numbers),
-    "2 workers": (WORKERS, Numbers),
-    "2 workers, prefetch_factor=1": ({**WORKERS, "prefetch_factor": 1}, Numbers),
-    "2 workers, prefetch_factor=4": ({**WORKERS, "prefetch_factor": 4}, Numbers),
-    "persistent_workers": ({**WORKERS, "persistent_workers": True}, Numbers),
-    "2 workers by spawn, persistent": (
-        {**WORKERS, "multiprocessing_context": "spawn", "persistent_workers": True},
-        Numbers,
-    ),
-    "drop_last": ({"drop_last": True}, Numbers),
-    "drop_last, 2 workers": ({**WORKERS, "drop_last": True}, Numbers),
-    "drop_last, persistent_workers": ({**WORKERS, "drop_last": True, "persistent_workers": True}, Numbers),
-    "pin_memory": ({"pin_memory": True}, Numbers),
-    "pin_memory, 2 workers": ({**WORKERS, "pin_memory": True}, Numbers),
-    "batch_size=None": ({"batch_size": None}, Numbers),
-    "batch_size=None, 2 workers": ({**WORKERS, "batch_size": None}, Numbers),
-    "batch_size=1": ({"batch_size": 1}, Numbers),
-    "a batch larger than the data set": ({"batch_size": 2 * N}, Numbers),
-    "a collate_fn of one's own": ({"collate_fn": as_dict}, Numbers),
-    "a collate_fn of one's own, 2 workers": ({**WORKERS, "collate_fn": as_dict}, Numbers),
-    "samples as tuples": ({}, Pairs),
-    "samples as dicts": ({}, Dicts),
-    "samples as dicts, 2 workers": (WORKERS, Dicts),
-    "a Subset inside": ({}, lambda: Subset(Numbers(-10, N + 20), range(10, N + 10))),
-    "a Subset inside, 2 workers": (WORKERS, lambda: Subset(Numbers(-10, N + 20), range(10, N + 10))),
-    "a ConcatDataset inside": (WORKERS, lambda: ConcatDataset([Numbers(0, 25), Numbers(25, N - 25)])),
-    "a data set with __getitems__ inside": ({}, Many),
-    "a data set with __getitems__ inside, 2 workers": (WORKERS, Many),
-    "a Subset of one with __getitems__ inside": ({}, lambda: Subset(Many(-10, N + 20), range(10, N + 10))),
-}
-
 
 @pytest.mark.parametrize("feeder", FEEDERS)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -129,67 +93,7 @@ def test_configuration(name: str, feeder: str) -> None:
 
 # ---- the document ------------------------------------------------------------------------------------------------
 
-TITLES = {"stock": "`torch` loader", "ours": "`infobatch.DataLoader`", "explicit": "`update(loss, indices)`"}
-
-
-def _told(row: Row, feeder: str) -> str:
-    by_setup = {setup: row.outcome(feeder, setup) for who, setup in row.cells() if who == feeder}
-    if not by_setup:
-        return "-"
-    outcomes = list(by_setup.values())
-    usual = max(dict.fromkeys(outcomes), key=outcomes.count)
-    others: dict[str, list[str]] = {}
-    for setup, outcome in by_setup.items():
-        if outcome != usual:
-            others.setdefault(outcome, []).append(setup)
-    return "; ".join([usual, *(f"{outcome} ({' / '.join(setups)})" for outcome, setups in others.items())])
-
-
-def tables() -> dict[str, list[str]]:
-    """The tables of the document, by name, as lines."""
-    heads = [TITLES[feeder] for feeder in FEEDERS]
-    return {
-        "outcomes": [
-            "| word | means |",
-            "|---|---|",
-            *(f"| {word} | {meaning} |" for word, meaning in OUTCOMES.items()),
-        ],
-        "events": [
-            f"| what the loop does | {' | '.join(heads)} |",
-            "|---|---|---|---|",
-            *(f"| {row.name} | {' | '.join(_told(row, feeder) for feeder in FEEDERS)} |" for row in ROWS),
-        ],
-        "configurations": [
-            f"| configuration | {' | '.join(heads)} |",
-            "|---|---|---|---|",
-            *(f"| {name} | {' | '.join([ALIGNED] * len(FEEDERS))} |" for name in CONFIGURATIONS),
-        ],
-    }
-
-
-def marks(name: str) -> tuple[str, str]:
-    return f"<!-- table: {name} -->", "<!-- end -->"
-
 
 def test_the_document_says_what_the_tests_hold() -> None:
-    page = PAGE.read_text()
-    for name, lines in tables().items():
-        begin, end = marks(name)
-        assert page.count(begin) == 1
-        assert page.split(begin)[1].split(end)[0].strip().splitlines() == lines
-    assert sum(line.startswith("|") for line in page.splitlines()) == sum(map(len, tables().values()))
-
-
-def write() -> None:
-    page = PAGE.read_text()
-    for name, lines in tables().items():
-        begin, end = marks(name)
-        before, rest = page.split(begin)
-        page = "\n".join([before + begin, *lines, end + rest.split(end, 1)[1]])
-    PAGE.write_text(page)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python tests/alignment/test_matrix.py --write")
-    write()
+    page = alignment_tables.PAGE.read_text()
+    assert alignment_tables.filled(page) == page, "python tools/alignment_tables.py"

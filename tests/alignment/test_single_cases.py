@@ -64,11 +64,17 @@ def test_order_inside_a_batch_is_the_callers(feeder: str) -> None:
     assert right == (feeder == "explicit")
 
 
-def test_a_count_to_skip_is_a_positive_number() -> None:
-    loop = Loop("ours", {})
-    next(loop.batches())
-    with pytest.raises(infobatch.InputError):
-        loop.train.skip(0)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("feeder", ["ours", "stock"])
+def test_parts_of_a_batch_with_the_indices_of_the_batch_at_hand(feeder: str, workers: int) -> None:
+    loop = Loop(feeder, {"num_workers": workers})
+    for _ in range(2):
+        for batch in loop.batches():
+            for part, indices in zip(batch.split(3), loop.train.batch_indices.split(3), strict=True):
+                loop.train.update(part, indices)
+    known = ~torch.isnan(loop.train.scores)
+    assert known.all()
+    loop.check()
 
 
 @pytest.mark.parametrize("kind", [infobatch.DataLoader, torch.utils.data.DataLoader])

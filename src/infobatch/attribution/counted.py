@@ -117,8 +117,9 @@ class Counted(Queue):
 
     def take(self, count: int) -> Where:
         batches = self._delivered()
-        if self._left_behind or any(rival.is_open for rival in self.rivals):
+        if self._left_behind:
             raise rival_error()
+        self.check_rivals()
         behind = (batches - 1) * self.batch_size - self.taken
         if behind > 0:
             raise MisalignedError(
@@ -140,8 +141,9 @@ class Counted(Queue):
 
     def drop(self) -> Where:
         batches = self._delivered()
-        if self._left_behind or any(rival.is_open for rival in self.rivals):
+        if self._left_behind:
             raise rival_error()
+        self.check_rivals()
         left = self._waiting(batches)
         if left <= 0:
             raise nothing_waits(None)
@@ -155,6 +157,10 @@ class Counted(Queue):
 
     def put_back(self, where: Where) -> None:
         self.taken -= len(where)
+
+    def front(self) -> list[int]:
+        samples: list[int] = self.slice.at(range(self.taken, min(self.taken + self.batch_size, self.total))).tolist()
+        return samples
 
     def newest(self) -> Tensor:
         end = self._delivered() * self.batch_size
@@ -248,9 +254,10 @@ class Counted(Queue):
     def as_rival(self) -> Rival | None:
         if self.loader.ref is None or self.is_finished:
             return None
+        batches, yielded = self._seen_at_update
+        is_waiting = self._yielded() > yielded or self.taken < min(batches * self.batch_size, self.total)
         is_look = self.taken == 0 and self._yielded() == 1
-        first = self.slice.at(range(min(self.batch_size, self.size))).tolist() if is_look else None
-        return Rival(self.loader.ref, first, self._yielded)
+        return Rival(self.loader.ref, self.front() if is_look else None, self._yielded, is_waiting=is_waiting)
 
 
 def find_iterator() -> _BaseDataLoaderIter | None:

@@ -99,6 +99,17 @@ class Queue(ABC):
     def as_rival(self) -> Rival | None:
         """Return this pass as a newer one sees it; None if no loss can be meant for it any more."""
 
+    @abstractmethod
+    def front(self) -> list[int]:
+        """Return the samples of the oldest waiting batch."""
+
+    def check_rivals(self) -> None:
+        """Check that the next losses cannot be meant for a batch of an older iterator."""
+        if self.rivals:
+            front = None if self.taken else self.front()
+            if any(rival.blocks(front) for rival in self.rivals):
+                raise rival_error()
+
     def check_complete(self) -> None:  # noqa: B027 (most passes have nothing in doubt)
         """At the end of a pass, check that no losses are in doubt."""
 
@@ -107,22 +118,35 @@ class Rival:
     """The iterator of an older pass. While it is open, a loss could be meant for one of its batches."""
 
     def __init__(
-        self, holder: weakref.ref[Any], first: list[int] | None, count_yielded: Callable[[], int] | None = None
+        self,
+        holder: weakref.ref[Any],
+        first: list[int] | None,
+        count_yielded: Callable[[], int] | None = None,
+        *,
+        is_waiting: bool = True,
     ) -> None:
         self._holder = holder
+        self._is_waiting = is_waiting
+        """Whether a batch of it had no losses when the newer pass began."""
         self._count_yielded = count_yielded
         self._yielded = count_yielded() if count_yielded else 0
-        self.first = first
+        self._first = first
         """The samples of its first batch, if nothing but that one was looked at."""
 
     @property
     def is_open(self) -> bool:
         return self._holder() is not None
 
-    @property
-    def went_on(self) -> bool:
-        """Whether it has delivered a batch since the newer pass began."""
-        return self._count_yielded is not None and self._count_yielded() != self._yielded
+    def blocks(self, front: list[int] | None) -> bool:
+        """Whether a loss for the first batch of a newer pass, ``front``, could be meant for this one.
+
+        None for a later batch: then the loop has gone on with the newer pass.
+        """
+        if not self.is_open:
+            return False
+        if self._count_yielded is not None and self._count_yielded() != self._yielded:
+            return True  # it has delivered a batch since
+        return front is not None and self._is_waiting and self._first != front  # the same samples: no matter which
 
 
 def follow(last: Queue | None) -> list[Rival]:
@@ -198,7 +222,7 @@ class Carried(Queue):
         self._is_exhausted = True
 
     def take(self, count: int) -> Where:
-        self._check_rivals()
+        self.check_rivals()
         waiting = len(self.waiting)
         if not waiting:
             raise nothing_waits(count)
@@ -233,7 +257,7 @@ class Carried(Queue):
             self.unsure.pop()
 
     def drop(self) -> Where:
-        self._check_rivals()
+        self.check_rivals()
         if not self.waiting:
             raise nothing_waits(None)
         return self._pop()
@@ -244,15 +268,9 @@ class Carried(Queue):
         where = self.waiting[-1]
         return where if isinstance(where, Tensor) else self.slice.at(where)
 
-    def _check_rivals(self) -> None:
-        for rival in self.rivals:
-            if rival.is_open and (rival.went_on or (not self.taken and rival.first != self._front())):
-                raise rival_error()
-
-    def _front(self) -> list[int] | None:
-        """The samples of the oldest waiting batch."""
+    def front(self) -> list[int]:
         if not self.waiting:
-            return None
+            return []
         where = self.waiting[0]
         samples: list[int] = (where if isinstance(where, Tensor) else self.slice.at(where)).tolist()
         return samples
@@ -294,7 +312,7 @@ class Carried(Queue):
         if not self.waiting:
             return None
         is_look = not self.taken and len(self.waiting) == 1
-        return Rival(self._holder, self._front() if is_look else None)
+        return Rival(self._holder, self.front() if is_look else None)
 
     def check_complete(self) -> None:
         if self.unsure:
