@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from infobatch.lab.compare import comparison, verdicts
-from infobatch.lab.compare.comparison import COST, OWN
+from infobatch.lab.compare.grouping import COMPARED, COST, group
 from infobatch.lab.compare.verdicts import Difference
 from infobatch.lab.runs import fields as readings
 from infobatch.lab.runs import records
 from infobatch.lab.runs.fields import metric_of
 from infobatch.lab.runs.records import Run
-from infobatch.lab.train.settings import STATIC, VARIATIONS, Settings, parse_method, parse_static
+from infobatch.lab.train.method_text import STATIC, VARIATIONS, parse_method, parse_static
+from infobatch.lab.train.settings import Settings
 from infobatch.lab.train.static import PROXY
 from infobatch.methods import METHODS
 from infobatch.selection import SELECTORS
@@ -121,7 +122,7 @@ def lines(runs: Iterable[Run]) -> list[Line]:
 def _of_task(task: str, runs: list[Run]) -> list[Line]:
     curves = Curves(runs)
     trained = [run for run in runs if not run.settings.steps]
-    sets = comparison.group(trained)
+    sets = group(trained)
     found = []
     for row in comparison.compare(trained).rows if trained else ():
         members = sets[row.label]
@@ -205,7 +206,7 @@ class Curves:
 def _alike(run: Run) -> tuple[Any, ...]:
     """What two runs must share to be compared: the seed, and all but what is compared and what it costs."""
     plain = run.settings.plain()
-    return run.settings.seed, *(str(value) for name, value in plain.items() if name not in OWN + COST)
+    return run.settings.seed, *(str(value) for name, value in plain.items() if name not in COMPARED + COST)
 
 
 # ---- from lines to text --------------------------------------------------------------------------------------

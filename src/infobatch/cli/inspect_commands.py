@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from ..errors import InputError, StateError, message
 from ..lab.runs.many_runs import PLAN, Series
 from ..lab.runs.records import files, looks_beside, sift
-from ..lab.tasks.catalogue import TASKS, TaskInfo, there
+from ..lab.tasks.catalogue import TASKS, TaskInfo, locate
 from ..methods import CARDS, METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin, whole
@@ -40,6 +40,7 @@ def report(
       infobatch report runs/first runs/second --against random --json
     """
     from .. import report as page
+    from ..lab.compare.answer import answers_of
     from ..lab.compare.comparison import compare
     from ..lab.compare.tuning import at_best
 
@@ -61,9 +62,12 @@ def report(
     page.write(found, output, **rules)
     if json:
         told = {"report": str(output), "runs": [plain(one) for one in found], "unreadable": unreadable}
-        return Answer(plain={**told, "comparison": judged.plain(), "at_best": None if best is None else best.plain()})
+        found_best = None if best is None else best.plain()
+        answers = list(answers_of(judged, best))
+        return Answer(plain={**told, "answers": answers, "comparison": judged.plain(), "at_best": found_best})
     tables.comparison(judged, best)
     tables.say(f"Report:     {output}")
+    tables.answers(answers_of(judged, best))
     return Answer()
 
 
@@ -219,7 +223,7 @@ def tasks(
         ]
         return Answer(plain={"tasks": about})
     columns = ("task", "what", "not as by default", "files", "where to get them")
-    rows = [(name, info.description, unusual(info.defaults), files[name], info.where) for name, info in TASKS.items()]
+    rows = [(name, info.description, unusual(info.defaults), files[name], info.origin) for name, info in TASKS.items()]
     tables.show(columns, rows)
     tables.say("Layouts read:")
     for words in dict.fromkeys(words for each in layouts.values() for words in each):
@@ -231,4 +235,4 @@ def tasks(
 def _there(info: TaskInfo, data: Path | None) -> str:
     if not info.layouts:
         return "built in"
-    return "give --data" if data is None else there(info, data)
+    return "give --data" if data is None else locate(info, data)

@@ -94,9 +94,7 @@ else:
 
 WHOLE = Parameter(name="*")
 """The options of a dict, without a prefix."""
-Json = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Print JSON on stdout, and nothing else there.")
-]
+Json = Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON on stdout, and nothing else there.")]
 Root = Annotated[Path, Parameter(help="The folder that runs are kept in.")]
 Name = Annotated[
     str, Parameter(show_default=False, help="The folder's name, below --runs; else the task and the time.")

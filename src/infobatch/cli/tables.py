@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.format import percent, told
+from ..lab.format import format_number, percent
 
 if TYPE_CHECKING:
     from ..lab.compare.comparison import Comparison, Row
@@ -81,6 +81,13 @@ def say(*lines: str) -> None:
         console().print(Text(text), soft_wrap=True)
 
 
+def answers(texts: Sequence[str]) -> None:
+    """Print the outcome in plain sentences, set off from the tables above."""
+    for text in texts:
+        console().print()
+        console().print(Text(f"Answer: {text}", style="bold"), soft_wrap=True)
+
+
 EQUAL, VERDICT = "at equal steps", "verdict"
 
 
@@ -122,7 +129,7 @@ def _compared(row: Row) -> tuple[str, ...]:
         row.label,
         str(row.n),
         _spread("{:.2f}", row.mean, row.std),
-        told("{:.1f}", 100 * row.saved) if row.saved is not None else "-",
+        format_number("{:.1f}", 100 * row.saved) if row.saved is not None else "-",
         f"{row.steps:,.0f}" if row.steps is not None else "-",
         _spread("{:.1f}", row.seconds, row.seconds_std),
         _apart(row.difference),
@@ -134,13 +141,13 @@ def _compared(row: Row) -> tuple[str, ...]:
 def _spread(form: str, mean: float | None, std: float | None) -> str:
     if mean is None:
         return "-"
-    return told(form, mean) + (f" ± {form.format(std)}" if std is not None else "")
+    return format_number(form, mean) + (f" ± {form.format(std)}" if std is not None else "")
 
 
 def _apart(found: Difference | None) -> str:
     if found is None:
         return ""
-    mean, *ends = (told("{:+.2f}", end) for end in (found.mean, found.low, found.high) if end is not None)
+    mean, *ends = (format_number("{:+.2f}", end) for end in (found.mean, found.low, found.high) if end is not None)
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
@@ -168,7 +175,7 @@ def outcome(found: Outcome) -> None:
 def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     cell = row.cell
     paper = str(cell.expect or "") if cell.paper is None else f"{cell.paper:g}"
-    ours = "" if row.ours is None else told("{:.4g}", row.ours)
+    ours = "" if row.ours is None else format_number("{:.4g}", row.ours)
     words = f"{row.text}: {row.why}" if row.why else row.text
     return (
         cell.name,
@@ -176,7 +183,7 @@ def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
         ours + (f" ± {row.std:.2g}" if row.std is not None else ""),
         str(row.n or ""),
         "" if cell.saved is None else f"{cell.saved:.1f}",
-        "" if row.saved is None else told("{:.1f}", row.saved),
+        "" if row.saved is None else format_number("{:.1f}", row.saved),
         words if wide else row.status,
     )
 
@@ -197,7 +204,7 @@ def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
     rows = [
         (
             one.method,
-            told("{:.1f}", 100 * one.saved) + (f" ± {100 * one.spread:.1f}" if one.spread >= 5e-4 else ""),
+            format_number("{:.1f}", 100 * one.saved) + (f" ± {100 * one.spread:.1f}" if one.spread >= 5e-4 else ""),
             f"{one.effective_size:,.0f}",
             f"{one.noise:.2f}",
             f"{one.largest_weight:.2f}",

@@ -193,6 +193,7 @@ def _run_all(series: Series, folder: Path, task: Task, hooks: Hooks) -> list[Run
 
 def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     from .. import report
+    from ..lab.compare.answer import answers_of
     from ..lab.compare.comparison import compare
     from ..lab.compare.tuning import at_best
 
@@ -209,7 +210,11 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
         tables.comparison(found, best)
     report.write(known, folder / REPORT, **rules)
     if json:
-        judged = {"comparison": found.plain(), "at_best": None if best is None else best.plain()}
+        judged = {
+            "answers": list(answers_of(found, best)),
+            "comparison": found.plain(),
+            "at_best": None if best is None else best.plain(),
+        }
         return Answer(plain={**told, "report": str(folder / REPORT), **judged})
     asked = {label(one) for one in series.settings()}
     rows = found.rows if best is None else [one.row for one in best.rows]
@@ -218,6 +223,7 @@ def _told(series: Series, folder: Path, done: list[Run], json: bool) -> Answer:
     for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
         tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name}; {guess})")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
+    tables.answers(answers_of(found, best))
     return Answer()
 
 

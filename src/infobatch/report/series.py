@@ -1,4 +1,4 @@
-"""Runs of one label -> the numbers of one line or bar. A page of 200 runs is as long as one of five."""
+"""Reduce the runs of one label to the numbers of one line or bar, so that 200 runs make no longer a page than five."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ..lab.compare.comparison import Comparison, compare, group, is_control, partner_of
+from ..lab.compare.comparison import Comparison, compare, partner_of
+from ..lab.compare.grouping import group, is_shorter_run
 from ..lab.compare.tuning import AtBest, at_best
-from ..lab.runs import fields as readings
+from ..lab.runs import fields
 from ..lab.runs.fields import mean, number, table
 from ..lab.runs.records import Fact, Run
 
 MOST_POINTS, ALL_POINTS = 240, 1600
-"""Of one curve, and of all curves of a figure. Longer ones are thinned evenly, the last point always kept."""
+"""The largest number of points per curve and per figure. Longer curves are thinned evenly and keep their last point."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """The runs of a page, by label, and what comparing them says."""
+    """The runs of a page by label, and their comparison."""
 
     sets: dict[str, list[Run]]
     comparison: Comparison
     partner: Callable[[Run], Run | None]
-    """Full data with a run's settings and seed."""
+    """Finds full data with the same settings and seed as a run."""
     best: AtBest | None = None
-    """Each at its best learning rate, where several were tried."""
+    """Each method at its best learning rate, if several were tried."""
 
     @classmethod
     def of(
@@ -50,7 +51,7 @@ class Study:
 
     @property
     def points(self) -> int:
-        """How many a curve may have: fewer where there are many curves, so that the page stays small."""
+        """The largest number of points per curve: fewer if there are many curves, to keep the page small."""
         return max(20, min(MOST_POINTS, ALL_POINTS // len(self.sets)))
 
     def shown(self, label: str) -> list[Run]:
@@ -62,31 +63,31 @@ class Study:
         return [run for run in finished if latest[run.settings.seed] is run]
 
     def first(self, label: str) -> Run:
-        """The run that stands for a label where only one can be shown: that of the lowest seed."""
+        """The run with the lowest seed, for figures that can show only one run per label."""
         return min(self.shown(label), key=lambda run: run.settings.seed)
 
     def prunes(self, label: str) -> bool:
-        """Whether any of its runs left anything out. Full data cut short is stopped early, and prunes nothing."""
+        """True if any of its runs pruned samples. A shorter run on full data stops early but prunes nothing."""
         return self.is_method(label) and any(pruned(one) for run in self.shown(label) for one in run.epochs)
 
     def is_method(self, label: str) -> bool:
-        """Whether it is neither full data nor its control."""
+        """True if it is neither full data nor a shorter run on full data."""
         return self.sets[label][0].settings.method != self.comparison.baseline
 
     def is_control(self, label: str) -> bool:
-        """Whether it is full data, stopped after a number of steps."""
-        return is_control(self.sets[label][0])
+        """True if it is a shorter run: full data, stopped after a number of steps."""
+        return is_shorter_run(self.sets[label][0])
 
     def pairs(self, label: str) -> list[tuple[Run, Run]]:
-        """Finished runs of a label, each with full data of its settings and seed, but not with itself."""
+        """Pair the finished runs of a label with full data of the same settings and seed."""
         found = [(run, self.partner(run)) for run in self.shown(label) if run.end is not None]
         return [(run, other) for run, other in found if other is not None and other is not run]
 
     def time_saved(self, label: str) -> float | None:
-        """In percent of what full data took with the same seeds."""
+        """The time saved compared with full data over the same seeds, in percent."""
         pairs = self.pairs(label)
-        ours = mean(readings.seconds(run) for run, _ in pairs)
-        full = mean(readings.seconds(other) for _, other in pairs)
+        ours = mean(fields.seconds(run) for run, _ in pairs)
+        full = mean(fields.seconds(other) for _, other in pairs)
         return None if ours is None or not full else 100 * (1 - ours / full)
 
 
@@ -142,11 +143,11 @@ def seeds_in_words(counts: Sequence[int]) -> str:
 
 
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no page and no drawing can hold: most of the control codes, and halves of a pair."""
+"""Characters that XML does not allow: most control codes, and lone surrogates."""
 
 
 def legible(run: Run) -> Run:
-    """Without what XML forbids in the texts of a record: its start and its samples have them all."""
+    """Remove the characters that XML forbids from the texts of a run; only its start and its samples hold texts."""
     start, samples = _legible(run.start), _legible(run.samples)
     return replace(run, name=_legible(run.name), start=start, samples=samples)
 
@@ -160,7 +161,7 @@ def _legible(value: Any) -> Any:
 
 
 def with_epochs(run: Run) -> Run:
-    """Short records have no line an epoch: their ends tell what was kept, and the metric of the epochs tested."""
+    """Rebuild the epochs of a compact record, whose end holds the kept counts and the metrics of all epochs."""
     end = run.end or {}
     kept, metrics = numbers(end.get("kept_by_epoch")), table(end.get("metric_by_epoch"))
     if run.epochs or (kept is None and not metrics):
@@ -177,7 +178,7 @@ def with_epochs(run: Run) -> Run:
 
 
 def numbers(values: Any) -> list[float | None] | None:
-    """A list of finite numbers, None where one is not; None where it is no list or has no number."""
+    """Read a list of numbers, with None for entries that are not finite; None if it is not a list or has no numbers."""
     if not isinstance(values, list):
         return None
     found = [number(value) for value in values]
@@ -185,11 +186,11 @@ def numbers(values: Any) -> list[float | None] | None:
 
 
 Track = dict[int, tuple[float, float]]
-"""Of one run: epoch from 1 -> place on the axis, value."""
+"""The points of one run: epoch, counted from 1, -> (position on the x axis, value)."""
 
 
 def track(run: Run, value: Callable[[Fact], float | None], *, by_samples: bool = False) -> Track:
-    """A number of each epoch, against epochs or against the samples seen until then."""
+    """Read one number per epoch, against epochs or against the samples seen so far."""
     found, seen = Track(), 0.0
     for epoch, one in enumerate(run.epochs, 1):
         seen += number(one.get("kept")) or 0.0
@@ -222,7 +223,7 @@ def averaged(tracks: Mapping[int, Track], most: int) -> Curve:
 
 
 def _spread(values: list[float]) -> float:
-    """The standard deviation; 0 for one value."""
+    """Return the standard deviation; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     middle = math.fsum(values) / len(values)
@@ -230,7 +231,7 @@ def _spread(values: list[float]) -> float:
 
 
 def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -> Callable[[Study, str], Curve]:
-    """The mean over a label's runs."""
+    """Make a source of curves: the mean over the seeds of a label."""
 
     def curve(study: Study, label: str) -> Curve:
         runs = {run.settings.seed: run for run in study.shown(label)}
@@ -241,7 +242,7 @@ def all_of(value: Callable[[Fact], float | None], *, by_samples: bool = False) -
 
 
 def planned(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Curve]:
-    """The same, without full data cut short: what it did not train on, nobody left out."""
+    """The same without shorter runs on full data, which prune nothing."""
 
     def curve(study: Study, label: str) -> Curve:
         return averaged({}, study.points) if study.is_control(label) else all_of(value)(study, label)
@@ -250,7 +251,7 @@ def planned(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
 
 
 def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Curve]:
-    """The same, of labels that left anything out."""
+    """The same, for labels that prune."""
 
     def curve(study: Study, label: str) -> Curve:
         return all_of(value)(study, label) if study.prunes(label) else averaged({}, study.points)
@@ -259,8 +260,10 @@ def pruning(value: Callable[[Fact], float | None]) -> Callable[[Study, str], Cur
 
 
 def gap(name: str) -> Callable[[Study, str], Curve]:
-    """The mean difference to full data of the same seed after as many epochs. Runs with a schedule pressed into fewer
-    steps have no such epoch."""
+    """The mean difference to full data with the same seed after the same number of epochs.
+
+    Shorter runs are left out: their schedule is compressed, so their epochs do not correspond to those of full data.
+    """
 
     def between(run: Run, full: Run) -> Track:
         ours, theirs = track(run, fact(name)), track(full, fact(name))
@@ -274,7 +277,7 @@ def gap(name: str) -> Callable[[Study, str], Curve]:
 
 
 def thinned(values: Sequence[int], most: int) -> list[int]:
-    """Every k-th, counted from the end.
+    """Keep every k-th value, counted from the end, so that at most ``most`` remain.
 
     >>> thinned([1, 2, 3, 4, 5, 6, 7], most=4)
     [1, 3, 5, 7]
@@ -297,7 +300,7 @@ def pruned(epoch: Fact) -> float | None:
 
 
 def effective(epoch: Fact) -> float | None:
-    """The effective sample size, in percent of all samples."""
+    """Return the effective sample size in percent of all samples."""
     size, found = number(epoch.get("size")), number(epoch.get("effective_size"))
     return 100 * found / size if size and found is not None else None
 
@@ -312,8 +315,8 @@ def seconds(run: Run, part: str) -> float | None:
 
 
 def choosing(run: Run) -> float | None:
-    """What choosing samples took of a run, in percent: planning them, or selecting them once."""
-    total, parts = readings.seconds(run), [seconds(run, "planning"), seconds(run, "selection")]
+    """Return the share of a run's time spent on choosing samples, by planning or by selecting them once, in percent."""
+    total, parts = fields.seconds(run), [seconds(run, "planning"), seconds(run, "selection")]
     known = [part for part in parts if part is not None]
     return 100 * math.fsum(known) / total if total and known else None
 
@@ -324,7 +327,7 @@ def epoch_seconds(epoch: Fact) -> float | None:
 
 
 def class_saving(run: Run) -> list[float | None] | None:
-    """Of each class, the share left out of all that was planned, in percent."""
+    """Return the percentage of each class's samples that was pruned over the planned run."""
     end, epochs = run.end or {}, run.settings.epochs
     size, kept = numbers(end.get("class_size")), numbers(end.get("class_kept"))
     if size is None or kept is None or len(size) != len(kept):
@@ -333,7 +336,7 @@ def class_saving(run: Run) -> list[float | None] | None:
 
 
 def class_change(run: Run, full: Run) -> list[float | None] | None:
-    """Of each class, the metric minus that of full data, in points."""
+    """Return the metric of each class minus that of full data, in points."""
     ours, theirs = numbers((run.end or {}).get("class_metric")), numbers((full.end or {}).get("class_metric"))
     if ours is None or theirs is None or len(ours) != len(theirs):
         return None
@@ -341,7 +344,7 @@ def class_change(run: Run, full: Run) -> list[float | None] | None:
 
 
 def by_class(lists: Iterable[list[float | None] | None], classes: int) -> list[tuple[float, float] | None] | None:
-    """Mean and standard deviation over runs, of each class; None for a class, or for all, where nothing is known."""
+    """Return mean and standard deviation over runs for each class; None for a class, or for all, without numbers."""
     known = [one for one in lists if one is not None and len(one) == classes]
     if not known:
         return None

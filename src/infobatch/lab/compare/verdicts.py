@@ -1,14 +1,14 @@
-"""What a paired difference proves. Its interval alone decides, never its mean:
+"""Judge a paired difference. Only its interval decides, never its mean:
 
-    whole interval above -margin                          lossless (and better, where it is above 0)
-    whole interval below 0, its lower end below -margin   worse
-    else                                                  not enough seeds
+    the interval lies above -margin                       lossless (and better, if it lies above 0)
+    it lies below 0, and its lower end below -margin      worse
+    otherwise                                             not enough seeds
 
-With a number of seeds fixed beforehand, a method that does no harm is called worse in at most (1 - level) / 2 of all
-comparisons, and one that loses the whole margin is called lossless as seldom. Whoever looks, adds seeds and looks
-again has more chances to be wrong, so intervals get wider with each look: ``level_at``. However often one looks, such
-a verdict is shown in at most 1 - level of all comparisons. That is arithmetic where numbers of seeds are set
-beforehand; where each look adds the seeds that the last verdict asked for, tests/lab/test_verdicts.py measures it.
+With a number of seeds fixed in advance, a harmless method is called worse in at most (1 - level) / 2 of all
+comparisons, and one that loses the full margin is called lossless just as rarely. Looking, adding seeds and looking
+again gives more chances to be wrong, so intervals get wider with each look: ``level_at``. However many looks there are,
+a wrong verdict is shown in at most 1 - level of all comparisons. That is arithmetic if the numbers of seeds are set in
+advance; if each look adds the seeds that the last verdict asked for, tests/lab/compare/test_verdicts.py measures it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from typing import Literal
 from ...errors import InputError, installing, message
 from ..format import percent
 
-Kind = Literal["baseline", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
-
+Kind = Literal["baseline", "control", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
+NOT_JUDGED: tuple[Kind, ...] = ("baseline", "control")
+"""Rows that others are compared with; nothing is claimed about them."""
 
 FEWEST = 3
-"""Two differences may lie close together by chance, and then their interval says more than it knows."""
+"""Two differences may lie close together by chance, and then their interval is too narrow."""
 WITHOUT_SPREAD = 4
-"""Differences all alike have no spread to judge by. Accuracies are counts, so two or three alike are common."""
+"""Equal differences have no spread to judge by. Accuracies are counts, so two or three equal ones are common."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus full data, in points, over the seeds both have."""
+    """Method minus baseline, in points, over the seeds that both have."""
 
     seeds: tuple[int, ...]
     mean: float
     std: float | None
     low: float | None
-    """The ends of the interval are None with one seed, and with so few alike that they have no spread."""
+    """The ends of the interval are None with one seed, and with a few equal differences, which have no spread."""
     high: float | None
 
     @property
@@ -50,17 +51,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
+    """What an interval shows, or why there is nothing to show."""
+
     kind: Kind
     text: str
     more: int | None = None
-    """About how many more seeds would decide; None where that is not the question."""
+    """About how many more seeds would decide; None if seeds are not what is missing."""
 
 
 def level_at(level: float, look: int) -> float:
-    """The level of the intervals of a look, from 1 on.
+    """Return the level of the intervals at a look, which counts from 1.
 
-    On either side the k-th look may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level in the
-    first, 1 - level in all of them together, and late looks still decide, which they would not if errors were halved.
+    On either side the k-th look may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level at the
+    first look, 1 - level over all of them. Halving the error at each look instead would leave late ones undecided.
 
     >>> [round(level_at(0.95, look), 4) for look in (1, 2, 3)]
     [0.95, 0.9833, 0.9917]
@@ -69,7 +72,7 @@ def level_at(level: float, look: int) -> float:
 
 
 def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
-    """Student's interval of the mean.
+    """Return Student's interval of the mean.
 
     >>> low, high = interval([1.0, 2.0, 3.0, 4.0], 0.95)
     >>> print(f"{low:.4f} {high:.4f}")
@@ -82,7 +85,7 @@ def interval(differences: Sequence[float], level: float) -> tuple[float, float]:
 
 
 def of_differences(values: Sequence[float], level: float) -> tuple[float, float | None, float | None, float | None]:
-    """Mean, spread and the ends of the interval.
+    """Return the mean, the spread and the ends of the interval.
 
     >>> of_differences([0.5, 0.5], 0.95)
     (0.5, 0.0, None, None)
@@ -96,15 +99,24 @@ def of_differences(values: Sequence[float], level: float) -> tuple[float, float 
 
 
 def judge(difference: Difference, margin: float, level: float, look: int = 1, word: str = "lossless") -> Verdict:
-    """What the interval of a difference, as it is at this look, proves. Seeds still needed are those of the next.
+    """Say what the interval of a difference shows.
 
-    ``word`` is for what is shown not to be worse: a method beside full data is lossless.
+    Args:
+        difference: A difference whose interval has the level of this look.
+        margin: How many points may be lost.
+        level: The level over all looks.
+        look: Which look this is, from 1. The number of seeds still needed is the one for the next look.
+        word: What to call a method that is shown not to be worse; compared with full data, "lossless".
     """
     if difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
     if difference.low is None or difference.high is None:
         more = WITHOUT_SPREAD - difference.n
-        return Verdict("undecided", f"not enough seeds: all differ alike, so no interval; {more} more needed", more)
+        return Verdict(
+            "undecided",
+            f"not enough seeds: the differences are equal, so there is no interval; {more} more needed",
+            more,
+        )
     mean, low, high = difference.mean, difference.low, difference.high
     if difference.n >= FEWEST:
         if low > 0:
@@ -118,9 +130,9 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
 
 
 def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> int:
-    """How many seeds beyond ``n`` until the interval decides, should mean and spread stay what they are.
+    """Estimate how many seeds beyond ``n`` decide, if mean and spread stay what they are.
 
-    The interval decides once its half is below the nearer of two distances: to -margin from above, to 0 from below.
+    The interval decides once half its width is below the distance to -margin from above or to 0 from below.
     """
     room = max(margin + mean, -mean)
 
@@ -138,7 +150,7 @@ def more_seeds(mean: float, std: float, n: int, margin: float, level: float) -> 
 
 @cache
 def student(freedom: int, level: float) -> float:
-    """The two-sided quantile of Student's t.
+    """Return the two-sided quantile of Student's t.
 
     >>> round(student(4, 0.95), 4)
     2.7764
@@ -146,6 +158,6 @@ def student(freedom: int, level: float) -> float:
     try:
         from scipy.special import stdtrit
     except ImportError as error:
-        text = message("scipy for Student's t", "none installed", installing("lab"))
+        text = message("scipy for Student's t", "an environment without it", installing("lab"))
         raise InputError(text) from error
     return float(stdtrit(freedom, (1 + level) / 2))

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..compare.comparison import Comparison, compare, decisive, group
+from ..compare.comparison import Comparison, compare
+from ..compare.grouping import decisive, group
 from ..compare.verdicts import Difference
 from ..runs.records import Run, label, looks_beside
 from ..train.settings import Settings

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from ...errors import InputError, installing, message
-from ..compare.comparison import COST
-from ..train.settings import Settings, as_before, near
+from ..compare.grouping import COST
+from ..format import suggest
+from ..train.settings import Settings, with_whole_last
 from .quantities import VALUES
 
 if sys.version_info >= (3, 11):
@@ -123,7 +124,7 @@ class Recipe:
             if cell.name == name:
                 return cell
         raise InputError(
-            message(f"a cell of {self.name}", repr(name), near(name, [cell.name for cell in self.cells]))
+            message(f"a cell of {self.name}", repr(name), suggest(name, [cell.name for cell in self.cells]))
         )
 
 
@@ -157,7 +158,7 @@ def load(name: str) -> Recipe:
     if name.endswith(".toml"):
         return read(Path(name))
     if name not in names():
-        raise InputError(message("a recipe", repr(name), near(name, names())))
+        raise InputError(message("a recipe", repr(name), suggest(name, names())))
     return read(folder() / f"{name}.toml")
 
 
@@ -209,7 +210,7 @@ class _Table:
 
     def done(self) -> None:
         for key in self.values:
-            raise InputError(message(f"a key of a recipe in {self.where}", repr(key), near(key, self.known)))
+            raise InputError(message(f"a key of a recipe in {self.where}", repr(key), suggest(key, self.known)))
 
 
 def _recipe(table: _Table, name: str) -> Recipe:
@@ -269,7 +270,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
     own = dict(common.settings)
     for part in table.take("from", list, []):
         if not isinstance(part, str) or part not in common.parts:
-            raise InputError(message(f"a part named in {table.where}", repr(part), near(str(part), common.parts)))
+            raise InputError(message(f"a part named in {table.where}", repr(part), suggest(str(part), common.parts)))
         own |= common.parts[part]
     own |= table.take("settings", dict, {})
     row, waits = table.take("row", str, ""), table.take("waits", str, "")
@@ -277,7 +278,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
     expect: float | str | None = table.maybe("expect", str) if relation else table.maybe("expect", float)
     compare = table.take("compare", str, common.compare)
     if compare not in get_args(Compare):
-        raise InputError(message(f"compare in {table.where}", repr(compare), near(compare, get_args(Compare))))
+        raise InputError(message(f"compare in {table.where}", repr(compare), suggest(compare, get_args(Compare))))
     cell = Cell(
         name=name,
         paper=table.maybe("paper", float),
@@ -301,7 +302,7 @@ def _cell(table: _Table, common: _Common) -> Cell:
 
 def _settings(given: Mapping[str, Any], where: str) -> Settings:
     try:
-        as_published = {"compensate": "loss", "ideas": as_before(given.get("method", ""), "")}
+        as_published = {"compensate": "loss", "ideas": with_whole_last(given.get("method", ""), "")}
         return Settings.of({**as_published, **given})
     except InputError as error:
         raise InputError(f"in {where}: {error}") from error
@@ -321,11 +322,11 @@ def _check(recipe: Recipe, where: str) -> None:
         if cells.count(cell.name) > 1:
             raise InputError(message(f"one cell of each name in {where}", f"two {cell.name}", "Name them apart."))
         if cell.proves not in PROOFS:
-            raise InputError(message(f"proves as one of them in {at}", repr(cell.proves), near(cell.proves, PROOFS)))
+            raise InputError(message(f"proves as one of them in {at}", repr(cell.proves), suggest(cell.proves, PROOFS)))
         if cell.row and not recipe.measure:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
-            raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), near(cell.of, VALUES)))
+            raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), suggest(cell.of, VALUES)))
         if cell.tolerance <= 0 or (cell.compare == "factor" and cell.target is not None and cell.target <= 0):
             expected = f"a tolerance above 0, and a value above 0 where compare is factor, in {at}"
             got = f"tolerance {cell.tolerance:g}, value {cell.target}"
@@ -389,7 +390,7 @@ def runs(recipe: Recipe, quick: bool = False, seeds: int = 0, **changes: Any) ->
     allowed = [entry.name for entry in fields(Settings) if entry.name in INCIDENTAL - {"seed"}]
     for name in changes:
         if name not in allowed:
-            raise InputError(message("a setting that leaves the recipe what it is", repr(name), near(name, allowed)))
+            raise InputError(message("a setting that leaves the recipe what it is", repr(name), suggest(name, allowed)))
     found: dict[Settings, Cell] = {}
     for seed in range(seeds or (recipe.quick_seeds if quick else recipe.seeds)):
         for cell in recipe.cells:

@@ -1,4 +1,4 @@
-"""The metric over the learning rate: what a comparison at one rate cannot show."""
+"""Draw the metric over the learning rate, which a comparison at one rate cannot show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ...lab.compare.comparison import FULL, usable
+from ...lab.compare.grouping import FULL, usable
 from ...lab.compare.tuning import Point
 from ..series import Study, same_seeds, seeds_in_words
 from .figure import (
@@ -56,17 +56,18 @@ def by_rate(study: Study) -> Figure | None:
         for one in lines[name]:
             if one.mean >= floor:
                 x, y = plot.pixels(one.rate, one.mean)
-                told = mean_over_seeds(one.mean, one.std, one.n)
+                text = mean_over_seeds(one.mean, one.std, one.n)
                 best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
-                text = ((style.colour, told), (None, f"at {one.rate:g}"), *best)
-                plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, text))
+                lines_shown = ((style.colour, text), (None, f"at {one.rate:g}"), *best)
+                plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, lines_shown))
     below = [f"{clip(name, 30)} at {one.rate:g}" for name in styles for one in lines[name] if one.mean < floor]
     return Figure(
         "rates",
         f"{metric_name(study).capitalize()} over the learning rate",
-        plot.svg("rates", f"{metric_text(study)} of {len(lines)} kinds of runs over {len(rates)} learning rates"),
-        "Who is held against full data at one rate alone may look better than it is, or worse. Bars: one standard "
-        "deviation over seeds." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
+        plot.svg("rates", f"{metric_text(study)} of {len(lines)} labels over {len(rates)} learning rates"),
+        "At a single learning rate a method may look better or worse than it is. Bars show one standard deviation over "
+        "seeds; points over different seeds are not joined."
+        + (f" Below the figure: {', '.join(below)}." if below else ""),
         tuple(Key(swatch(style), f"{name}, {_counted(lines[name])}") for name, style in styles.items()),
         csv_link(
             ["method", "learning rate", metric_text(study), "std", "n"],
