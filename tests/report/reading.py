@@ -39,6 +39,11 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def section(page: str, key: str) -> str:
+    """The HTML inside one section of a page."""
+    return page.split(f'<section id="{key}">')[1].split("</section>")[0]
+
+
 def table(page: str, key: str) -> list[dict[str, str]]:
     """The numbers behind a figure, out of its link."""
     found = re.search(rf'download="{key}.csv" href="data:text/csv;charset=utf-8,([^"]*)"', page)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from facts import CLASSES, facts, made, run
-from reading import Reader, drawing, lines_of, table
+from reading import drawing, lines_of, section, table
 
 from infobatch import report
 from infobatch.lab.runs.records import Run
@@ -70,9 +70,7 @@ def test_cost_and_time_are_those_of_the_records(runs: list[Run], page: str) -> N
 
 
 def test_classes_are_those_of_the_records(runs: list[Run], page: str) -> None:
-    saving = {
-        row["class"]: float(row["% left out"]) for row in table(page, "class-saving") if row["method"] == "random"
-    }
+    saving = {row["class"]: float(row["% pruned"]) for row in table(page, "class-saving") if row["method"] == "random"}
     found = [
         100 * (1 - np.array(end["class_kept"]) / (30 * np.array(end["class_size"]))) for end in ends(runs, "random")
     ]
@@ -252,9 +250,9 @@ def ended(method: str, reached: float, **settings: Any) -> list[Run]:
 def test_each_at_its_best_rate_comes_first() -> None:
     metrics = {("full", 0.1): 90.0, ("full", 0.2): 92.0, ("random", 0.1): 91.0, ("random", 0.2): 89.0}
     page = report.html([run for (method, lr), reached in metrics.items() for run in ended(method, reached, lr=lr)])
-    text = Reader(page).text
-    best, each = text.index("Each at its best learning rate"), text.index("At each learning rate")
-    assert best < text.index("the baseline") < each < text.index("full · lr=0.1")
+    rows = re.findall(r'<th scope="row"><?.*?</svg>([^<]*)</th>|<th scope="row">([^<]*)</th>', section(page, "verdict"))
+    each = [f"{name} · lr={lr}" for lr in (0.1, 0.2) for name in ("full", "random")]
+    assert ["".join(row) for row in rows] == ["full", "random", *each]
     points = [(row["method"], float(row["learning rate"]), float(row["accuracy, %"])) for row in table(page, "rates")]
     assert points == [(*key, pytest.approx(reached + 0.1)) for key, reached in metrics.items()]
     assert 'id="rates"' not in report.html(ended("full", 90.0) + ended("random", 89.0))
@@ -265,7 +263,7 @@ def test_what_went_wrong_altogether_does_not_flatten_the_rest() -> None:
     runs = [run for method, reached in metrics.items() for run in ended(method, reached)]
     page = report.html(runs)
     assert f"\N{LEFTWARDS ARROW} {figure.signed(-80.0)}" in page
-    assert "Too far down to be drawn: random:ratio=0.3." in page
+    assert "Below the figure: random:ratio=0.3." in page
     rest = report.html([run for run in runs if not run.name.startswith("random")])
     assert "\N{LEFTWARDS ARROW}" not in rest
-    assert "Too far down" not in rest
+    assert "Below the figure" not in rest

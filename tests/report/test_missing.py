@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 import pytest
 from facts import facts, made, run
-from reading import Reader, table
+from markupsafe import Markup
+from reading import Reader, section, table
 
 from infobatch import report
+from infobatch.lab.compare.comparison import compare
 from infobatch.lab.runs.records import Run
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -27,23 +30,29 @@ SHORT = facts("infobatch", **SMALL)
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "empty", "kind"),
     [
-        (without(SHORT, "samples"), ["no verdict: no full data to compare with", "No samples: no pruning run"]),
-        (without(without(SHORT, "end"), "epoch", "losses"), ["finished: 6 of 6 epochs", "No run has a histogram"]),
-        ([SHORT[0], SHORT[-1]], ["These records hold no epochs"]),
-        (SHORT[:1], ["No epoch has been recorded yet", "No run has finished", "No samples"]),
-        (facts("infobatch", stop=2, **SMALL), ["has not finished: 2 of 6 epochs", "no run has finished"]),
-        (facts("infobatch", classes=None, **SMALL), ["No numbers by class"]),
-        (without(SHORT, "epoch", "weights", "metric", "test_loss", "lr", "noise", "seconds", "kept"), ["0.1.0"]),
-        (without(SHORT, "end", "seconds", "saved", "samples", "class_kept", "metric"), ["without a finite metric"]),
-        (without(SHORT, "start", "environment", "classes", "source", "time", "metric", "size"), ["resnet18"]),
-        (facts("full", epochs=1, size=150), ["1 epoch", "No run left anything out"]),
+        (without(SHORT, "samples"), "samples", "alone"),
+        (without(without(SHORT, "end"), "epoch", "losses"), "cost losses classes", "alone"),
+        ([SHORT[0], SHORT[-1]], "curves pruning losses weighting classes samples", "alone"),
+        (SHORT[:1], "cost curves pruning losses time weighting classes samples", "alone"),
+        (facts("infobatch", stop=2, **SMALL), "cost classes samples", "alone"),
+        (facts("infobatch", classes=None, **SMALL), "classes", "alone"),
+        (
+            without(SHORT, "epoch", "weights", "metric", "test_loss", "lr", "noise", "seconds", "kept"),
+            "losses weighting classes samples",
+            "alone",
+        ),
+        (without(SHORT, "end", "seconds", "saved", "samples", "class_kept", "metric"), "cost classes", "failed"),
+        (without(SHORT, "start", "environment", "classes", "source", "time", "metric", "size"), "classes", "alone"),
+        (facts("full", epochs=1, size=150), "answer losses weighting classes samples", "baseline"),
     ],
-)  # fmt: skip
-def test_what_is_missing_is_said(lines: list[dict[str, Any]], words: list[str]) -> None:
-    text = Reader(report.html([made(lines)])).text
-    assert [one for one in words if one not in text] == []
+)
+def test_sections_without_numbers_say_so(lines: list[dict[str, Any]], empty: str, kind: str) -> None:
+    page = report.html([made(lines)])
+    keys = [one["id"] or "" for one in Reader(page).all("section")]
+    assert [key for key in keys if 'class="missing"' in section(page, key)] == empty.split()
+    assert re.findall(r'<span class="verdict ([\w-]+)">', section(page, "verdict")) == [kind]
 
 
 @pytest.mark.parametrize("wrong", ["text", [None]])
@@ -56,7 +65,7 @@ def test_parts_of_the_wrong_kind_are_left_out(wrong: Any) -> None:
     assert "Kept most" in report.html([made(lines)])
 
 
-def test_epochs_told_by_an_end_are_shown() -> None:
+def test_epochs_of_compact_records_are_shown() -> None:
     end = {**SHORT[-1], "kept_by_epoch": [150, 100, 90, 80, 150, 150], "metric_by_epoch": {"1": 50.0, "5": 90.0}}
     page = report.html([made([SHORT[0], end])])
     assert [row["samples"] for row in table(page, "pruned")] == ["0", "50", "60", "70", "0", "0"]
@@ -64,26 +73,27 @@ def test_epochs_told_by_an_end_are_shown() -> None:
     assert [(row["epoch"], row["accuracy, %"]) for row in table(page, "metric-epochs")] == [("2", "50"), ("6", "90")]
     alone = report.html([made([SHORT[0], {**SHORT[-1], "metric_by_epoch": {"5": 90.0}}])])
     assert 'id="metric-epochs"' not in alone
-    assert "These records hold no epochs" in Reader(alone).text
+    assert 'class="missing"' in section(alone, "curves")
 
 
-def test_one_unfinished_run_among_finished_ones_is_named_and_not_averaged() -> None:
+def test_an_unfinished_run_is_named_and_not_averaged() -> None:
     runs = [run("full", **SMALL), run("infobatch", **SMALL), made(facts("infobatch", 1, stop=3, **SMALL))]
     page = report.html(runs)
     assert {row["n"] for row in table(page, "pruned") if row["method"] == "infobatch"} == {"1"}
-    assert "infobatch-1 (infobatch, seed 1) has not finished: 3 of 6 epochs" in Reader(page).text
+    assert [row for row in compare(runs).notes if "infobatch-1" in row and "3 of 6 epochs" in row]
+    assert all(Markup.escape(note) in page for note in compare(runs).notes)
 
 
 def test_different_settings_are_named() -> None:
     page = report.html([run("full", lr=0.1, **SMALL), run("infobatch", lr=0.2, **SMALL)])
-    text = Reader(page).text
-    assert "The runs differ in lr (0.1, 0.2)" in text
-    assert "no verdict: no full data to compare with" in text
+    assert "lr (0.1, 0.2)" in Reader(section(page, "verdict")).text
+    assert 'class="verdict alone"' in section(page, "verdict")
 
 
 def test_other_classes_are_named() -> None:
     page = report.html([run("full", **SMALL), run("infobatch", classes=["a", "b"], task="other", **SMALL)])
-    assert "Of other classes, so not shown: infobatch · task=other" in Reader(page).text
+    text = Reader(section(page, "classes")).text
+    assert "infobatch · task=other" in text
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ import matplotlib
 import numpy as np
 import pytest
 from facts import CLASSES, attacked, facts, made, run, spoiled
-from reading import Reader, drawing, table
+from reading import Reader, drawing, section, table
 
 from infobatch import report
 from infobatch.errors import InputError
+from infobatch.lab.compare.answer import answers_of
+from infobatch.lab.compare.comparison import compare
 from infobatch.lab.runs.records import Run
 from infobatch.report import series
 
@@ -35,35 +37,65 @@ def ends(runs: list[Run], method: str) -> list[dict[str, Any]]:
 
 
 def test_sections_are_all_there(page: str) -> None:
-    keys = [attributes.get("id") for attributes in Reader(page).all("section")]
-    assert keys == [
-        "verdict", "cost", "curves", "pruning", "losses", "time", "weighting", "classes", "samples",
+    keys = {attributes.get("id") for attributes in Reader(page).all("section")}
+    assert keys == {
+        "answer", "verdict", "cost", "curves", "pruning", "losses", "time", "weighting", "classes", "samples",
         "settings", "environment", "runs",
-    ]  # fmt: skip
+    }  # fmt: skip
 
 
-def test_verdicts_stand_in_words(page: str) -> None:
-    text = Reader(page).text
-    assert "lossless within 0.3 points at 95 %" in text
-    assert re.search(r"worse by 0\.5\d points", text)
-    assert "full, steps of infobatch" in text
-    assert "against full data with as many steps: +1.97" in text
-    assert "One look at these runs is assumed." in text
+def answers(page: str) -> list[str]:
+    return [Reader(text).text for text in re.findall("<li>(.*?)</li>", section(page, "answer"))]
+
+
+def test_the_page_starts_with_the_answer(runs: list[Run], page: str) -> None:
+    """One text per method, the same as on the terminal, before anything else; controls get none."""
+    assert Reader(page).all("section")[0]["id"] == "answer"
+    assert answers(page) == list(answers_of(compare(runs)))
+    (text,) = answers(page)
+    saved = np.mean([end["saved"] for end in ends(runs, "infobatch")])
+    assert text.startswith(f"InfoBatch used {100 * saved:.0f} % fewer samples")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_which_rate_controls_have_is_said_below_the_verdicts(page: str) -> None:
-    said = "Full data with as many steps: at the same learning rate or, where that did better, at one that grew"
-    assert said not in page
+def test_names_in_answers_are_escaped() -> None:
+    both = [facts(method, **SMALL) for method in ("full", "infobatch")]
+    for lines in both:
+        lines[0]["metric"] = "<b>accuracy</b>, %"
+    page = report.html([made(lines) for lines in both])
+    assert "&lt;b&gt;" in section(page, "answer")
+    assert "<b>" not in section(page, "answer")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_without_a_method_there_is_no_answer() -> None:
+    page = report.html([run("full", **SMALL)])
+    assert answers(page) == []
+    assert 'class="missing"' in section(page, "answer")
+
+
+def test_verdicts_are_those_of_the_comparison(runs: list[Run], page: str) -> None:
+    shown = section(page, "verdict")
+    rows = compare(runs).rows
+    found = re.findall(r'<span class="verdict ([\w-]+)">(.*?)</span>', shown)
+    assert found == [(row.verdict.kind, row.verdict.text) for row in rows]
+    assert dict(zip((row.label for row in rows), (kind for kind, _ in found), strict=True)) == {
+        "full": "baseline", "infobatch": "lossless", "full, steps of infobatch": "control", "random": "control",
+    }  # fmt: skip
+    assert "compared with a shorter run: +1.97" in shown
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_rate_of_older_shorter_runs_is_named(page: str) -> None:
+    assert "full+lr" not in page
     runs = [run("full", **SMALL), run("infobatch", **SMALL), run("full", steps=5, compensate="lr", **SMALL)]
-    assert said in report.html(runs).partition("</table>")[2].partition("</section>")[0]
+    assert compare(runs).rates in section(report.html(runs), "verdict")
 
 
 def test_seconds_have_their_spread(runs: list[Run], page: str) -> None:
     times = [end["seconds"]["total"] - end["seconds"]["setup"] for end in ends(runs, "random")]
     text = Reader(page).text
     assert f"{np.mean(times):,.1f} ± {np.std(times, ddof=1):,.1f}" in text
-    assert "none is corrected for the number of methods compared" in text
 
 
 def test_order_does_not_depend_on_that_of_the_records(runs: list[Run], page: str) -> None:
@@ -138,13 +170,13 @@ def test_what_no_page_can_hold_is_left_out_of_names() -> None:
 def test_numbers_behind_a_figure_cannot_become_formulas() -> None:
     rows = table(report.html([made(spoiled(SHORT, "=HYPERLINK(1)"))]), "class-saving")
     assert rows[0]["class"] == "'=HYPERLINK(1)"
-    assert float(rows[0]["% left out"]) >= 0
+    assert float(rows[0]["% pruned"]) >= 0
 
 
 def test_same_runs_same_page_and_nothing_else_changed() -> None:
     few = [run("infobatch", epochs=2, size=50)]
     before = dict(matplotlib.rcParams)
-    matplotlib.rcParams["axes.labelsize"] = 30  # what a person has set elsewhere
+    matplotlib.rcParams["axes.labelsize"] = 30  # what a user has set elsewhere
     first = report.html(few)
     matplotlib.rcParams["axes.labelsize"] = before["axes.labelsize"]
     assert dict(matplotlib.rcParams) == before

@@ -1,20 +1,19 @@
-"""Runs -> one page with the verdicts, the plots and the numbers behind them.
+"""Write runs as one HTML page: the answer, the verdicts, the plots, and the numbers behind them.
 
     from infobatch import report
-    from infobatch.lab import records
+    from infobatch.lab.runs import records
 
     report.write(records.read_many("runs"), "report.html")
 
-Another holds our numbers beside the papers', recipe by recipe: ``write_papers``.
+``write_papers`` writes a second kind of page, which shows our numbers beside the papers', recipe by recipe.
 
-A page is one file that needs nothing: no network, no script. It follows the light or dark of the device, has a
-switch for it, and is made for a phone as well as for a desk.
+A page is a single file that needs neither network nor scripts. It follows the light or dark theme of the device, has a
+switch to override it, and fits a phone as well as a desktop.
 
-What was weighed for the plots. Plotly brings 4.6 MB of script into every page, and Vega-Altair about 1 MB with a
-compiler besides; both draw when the page is opened, and both would need a page that lets scripts run, next to names
-that come from anywhere. matplotlib's SVG is drawn once and opens at once: letters stay letters, colours become CSS
-variables, and values under the pointer are CSS as well. A page that needs no script can forbid them all, and does.
-What is given up is zooming; the CSV beside each figure has the numbers.
+Why matplotlib draws the plots: Plotly would add 4.6 MB of JavaScript to every page and Vega-Altair about 1 MB. Both
+draw when the page is opened, so scripts would have to be allowed on a page whose names come from arbitrary records.
+matplotlib's SVG is drawn once: text stays text, colours become CSS variables, and tooltips are plain CSS. The page
+therefore forbids all scripts. The price is that figures cannot be zoomed; each has its numbers as CSV.
 """
 
 from __future__ import annotations
@@ -43,10 +42,21 @@ def write(
     looks: Iterable[int] | None = None,
     against: str = "",
 ) -> Path:
-    """Write the page of these runs, whole or not at all; says where it is.
+    """Write the page of these runs. An existing file is replaced only once the new page is complete.
 
-    ``looks``: the numbers of seeds at which their verdicts were shown, where that is known. ``against``: the label
-    that verdicts hold all others against; full data of each one's own settings, if left out.
+    Args:
+        runs: The runs to compare, finished or not.
+        path: The file to write; missing folders are created.
+        margin: The loss in points that still counts as lossless.
+        level: The confidence level of the intervals.
+        looks: The numbers of seeds at which verdicts were shown, if that is known.
+        against: The label that all others are compared with; by default, full data with the same settings.
+
+    Returns:
+        The path of the page, with symbolic links resolved.
+
+    Raises:
+        InputError: If there are no runs, an argument is out of range, or ``path`` is a folder.
     """
     return _save(html(runs, margin=margin, level=level, looks=looks, against=against), Path(path), "report.html")
 
@@ -59,7 +69,7 @@ def html(
     looks: Iterable[int] | None = None,
     against: str = "",
 ) -> str:
-    """The page as text. The same runs give the same page."""
+    """Return the page of these runs as text; the same runs give the same page. Arguments as for ``write``."""
     with _extra():
         from .page import page
         from .series import Study
@@ -67,12 +77,21 @@ def html(
 
 
 def write_papers(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> Path:
-    """Write the page that holds our numbers beside the papers', whole or not at all; says where it is."""
+    """Write the page that shows our numbers beside the papers'.
+
+    Args:
+        found: The outcome of each recipe.
+        known: The runs and measurements the outcomes were judged from.
+        path: The file to write.
+
+    Returns:
+        The path of the page, with symbolic links resolved.
+    """
     return _save(papers_html(found, known, path), Path(path), "papers.html")
 
 
 def papers_html(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> str:
-    """That page as text: what came of each recipe, from what is ``known``. Its links begin where ``path`` lies."""
+    """Return that page as text. Its links to records are relative to ``path``."""
     with _extra():
         from .paper_page import page
     return page(found, known, Path(path))
@@ -80,17 +99,19 @@ def papers_html(found: Sequence[Outcome], known: Evidence, path: str | os.PathLi
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """What the pages need is imported in here."""
+    """Explain how to install what the pages need, if an import inside the block fails."""
     try:
         yield
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("infobatch"):
+            raise
         text = message("matplotlib and jinja2 for the report", f"no {error.name}", installing("lab"))
         raise InputError(text) from error
 
 
 def _save(text: str, target: Path, name: str) -> Path:
     if target.is_dir():
-        raise InputError(message("a file to write to", f"{target}, a folder", f"Take {target / name}."))
+        raise InputError(message("a file to write to", f"{target}, a folder", f"Write to {target / name}."))
     real = Path(os.path.realpath(target))
     real.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:

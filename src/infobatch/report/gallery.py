@@ -1,4 +1,4 @@
-"""The samples a run kept most and least: pictures as small PNG files inside the page, texts as texts."""
+"""Show the samples a run kept most and least often: images as small inline PNG files, texts as text."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .series import Study
 MOST_LABELS = 8
 SIDES = (64, 48, 32, 24)
 BUDGET = 900_000
-"""Bytes for all pictures of a page; they are made smaller until they fit."""
+"""Bytes for all images of a page; they are shrunk until they fit."""
 LETTERS = 240
 
 
 @dataclass(frozen=True)
 class Sample:
     name: str
-    """Of its class; empty where it has none."""
+    """The name of its class; empty if it has none."""
     index: str
-    """Its place in the data."""
+    """Its index in the data set."""
     kept: str
     loss: str
     picture: str | None
-    """A PNG inside a link; None where there is no image, or none that can be read."""
+    """A PNG as a data URL; None if there is no image or it cannot be read."""
     text: str
 
 
@@ -49,7 +49,7 @@ class Gallery:
 
 
 def galleries(study: Study) -> list[Gallery]:
-    """One run a method, of those that left anything out."""
+    """Collect one gallery per method that pruned anything, from its run with the lowest seed."""
     chosen = []
     for label in study.sets:
         run = study.first(label)
@@ -96,7 +96,7 @@ def _sample(fact: Fact, names: list[str], epochs: int, side: int) -> Sample:
 
 
 def _short(loss: float) -> str:
-    """In few letters, so that it fits under a picture."""
+    """Format a loss briefly enough to fit under an image."""
     return "< 0.001" if 0 < loss < 0.001 else format_value("{:.2g}", loss)
 
 
@@ -110,7 +110,7 @@ def _picture(image: Any, side: int) -> str | None:
 
 
 def decoded(image: dict[str, Any]) -> NDArray[np.uint8] | None:
-    """Bytes [C, H, W] out of a record, as [H, W, 1 or 3]; None where they do not fit together."""
+    """Decode an image of a record from [C, H, W] bytes to [H, W, 1 or 3]; None if shape and bytes do not match."""
     shape = image.get("shape")
     if not (isinstance(shape, list) and len(shape) == 3 and all(type(size) is int and size > 0 for size in shape)):
         return None
@@ -125,7 +125,7 @@ def decoded(image: dict[str, Any]) -> NDArray[np.uint8] | None:
 
 
 def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """No side longer than ``side``: means over blocks."""
+    """Shrink an image by averaging blocks until no side is longer than ``side``."""
     block = math.ceil(max(pixels.shape[:2]) / side)
     if block == 1:
         return pixels
@@ -136,7 +136,7 @@ def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """An image file of [H, W, 1 or 3] bytes."""
+    """Encode [H, W, 1 or 3] bytes as a PNG file."""
     high, wide, channels = pixels.shape
     lines = np.concatenate([np.zeros((high, 1), np.uint8), pixels.reshape(high, wide * channels)], 1)
     head = struct.pack(">IIBBBBB", wide, high, 8, 2 if channels == 3 else 0, 0, 0, 0)

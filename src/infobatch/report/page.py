@@ -1,4 +1,4 @@
-"""The page: its sections in order, each honest about what is missing."""
+"""Build the page of a comparison: its sections in order, each saying what is missing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from ..errors import plural
+from ..lab.compare.answer import answers_of
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
 from ..lab.runs.fields import device_of, metric_of, number, seconds, table
 from ..lab.runs.records import Run
 from . import shell
-from .figures import bars as rows
-from .figures import curves
-from .figures import svg as drawing
+from .figures import bars, curves, svg
 from .figures.by_class import by_class
 from .figures.by_rate import by_rate
 from .figures.figure import Figure, format_value, interval_text, label_styles, mean_and_std, signed, swatch
@@ -34,12 +33,12 @@ class Section:
     figures: tuple[Figure, ...] = ()
     galleries: tuple[Gallery, ...] = ()
     missing: str = ""
-    """What to say where there is nothing to show."""
+    """The text to show if there is nothing else."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the verdict table, in words."""
+    """A row of the verdict table, as text."""
 
     row: Row
     mark: Markup
@@ -54,14 +53,15 @@ class Line:
 
 
 def page(study: Study) -> str:
-    """The whole page as text."""
-    with drawing.style():
+    """Render the whole page."""
+    with svg.page_style():
         sections = _sections(study)
     return shell.render(
         "page.html",
         title=_title(study),
         subtitle=_subtitle(study),
         study=study,
+        answers=answers_of(study.comparison, study.best),
         interval=percent(study.comparison.interval_level),
         lines=_lines(study),
         best=_best(study),
@@ -73,36 +73,36 @@ def page(study: Study) -> str:
 
 
 def _sections(study: Study) -> list[Section]:
-    losses, untold = distributions(study)
+    losses, omitted = distributions(study)
     shapes = (
-        "The scores a plan was drawn from, those kept, and those kept at their weights. Rescaling is right where the "
-        "dashed line follows the filled shape (the papers' figures of loss distributions)."
+        "The scores a plan was drawn from, the kept ones, and the kept ones with their weights. Rescaling works if the "
+        "dashed line follows the filled shape (compare the papers' figures of loss distributions)."
     )
-    if untold:
-        shapes += f" Not drawn, to keep the page small: {', '.join(untold)}."
+    if omitted:
+        shapes += f" Not shown, to keep the page small: {', '.join(omitted)}."
     classes, others = by_class(study)
-    apart = f" Of other classes, so not shown: {', '.join(others)}." if others else ""
+    apart = f" Not shown, since their classes differ: {', '.join(others)}." if others else ""
     ended = any(run.end is not None for run in study.runs)
     nothing = "These records hold no epochs, or only the last one." if ended else "No epoch has been recorded yet."
     return [
         _section(
             "cost",
             "Accuracy against cost",
-            "What a method reaches, against what it takes.",
-            [by_rate(study), rows.difference(study), frontier(study, "samples"), frontier(study, "time")],
+            "What each method reaches, and what it costs.",
+            [by_rate(study), bars.difference(study), frontier(study, "samples"), frontier(study, "time")],
             "No run has finished with a metric yet.",
         ),
         _section(
             "curves",
             "Curves",
-            "How the runs got there.",
+            "How the metric and the losses developed.",
             curves.draw(study, "metric-epochs", "metric-samples", "gap", "test-loss", "train-loss", "learning-rate"),
             nothing,
         ),
         _section(
             "pruning",
             "Pruning",
-            "How much was left out, when, and what that does to a step.",
+            "How many samples were pruned, when, and how that affects a step.",
             curves.draw(study, "pruned", "saved", "noise"),
             nothing,
         ),
@@ -111,28 +111,28 @@ def _sections(study: Study) -> list[Section]:
             "Loss distribution",
             shapes,
             losses,
-            "No run has a histogram of an epoch in which samples were left out.",
+            "No run has a histogram of an epoch in which samples were pruned.",
         ),
         _section(
             "time",
             "Savings and overhead",
-            "Samples are saved by design; time only where it was spent on samples.",
-            [rows.savings(study), rows.seconds(study), *curves.draw(study, "seconds-epochs")],
+            "Pruning saves samples by design; it saves time only as far as time was spent on samples.",
+            [bars.savings(study), bars.seconds(study), *curves.draw(study, "seconds-epochs")],
             "No run has finished, so no time is known.",
         ),
         _section(
             "weighting",
             "Weights and effective sample size",
-            "What the samples that stayed plural for.",
-            [rows.weights(study), *curves.draw(study, "effective", "largest-weight")],
-            "No run left anything out: every weight is 1.",
+            "How much each kept sample counted.",
+            [bars.weights(study), *curves.draw(study, "effective", "largest-weight")],
+            "No run pruned anything: every weight is 1.",
         ),
         _section(
             "classes",
             "Classes",
-            "Who pays, and for whom." + apart,
+            "Which classes were pruned, and how their metric changed." + apart,
             classes,
-            "No numbers by class: the task has no classes, or no run has finished." + apart,
+            "No numbers per class: the task has no classes, or no run has finished." + apart,
         ),
         _gallery(study),
     ]
@@ -146,11 +146,11 @@ def _gallery(study: Study) -> Section:
     found = galleries(study)
     left = sum(map(study.prunes, study.sets)) - len(found)
     intro = (
-        "Those trained on in the most epochs and in the fewest, of one run a method. A method that goes by losses "
-        "keeps what the net finds hard; wrong labels often hide there. Where chance chooses, both ends are chance."
+        "The samples used in the most and in the fewest epochs, from one run per method. A method that prunes by loss "
+        "keeps what the network finds hard, often including wrong labels. With random pruning, both lists are random."
     )
     if found and left > 0:
-        why = f"no samples in their records, or more than {MOST_LABELS} methods"
+        why = f"their records have no samples, or there are more than {MOST_LABELS} methods"
         intro += f" {plural(left, 'method')} not shown: {why}."
     missing = "No samples: no pruning run has finished, or the runs were made with gallery = 0."
     return Section("samples", "Samples most and least kept", intro, galleries=tuple(found), missing=missing)
@@ -168,7 +168,7 @@ def _subtitle(study: Study) -> str:
     epochs = list(dict.fromkeys(run.settings.epochs for run in study.runs))
     trained = ", ".join([*map(str, epochs[:-1]), plural(epochs[-1], "epoch")])
     size = ", ".join(dict.fromkeys(f"{run.start['size']:,}" for run in study.runs if number(run.start.get("size"))))
-    device = ", ".join(dict.fromkeys(told for run in study.runs if (told := device_of(run))))
+    device = ", ".join(dict.fromkeys(name for run in study.runs if (name := device_of(run))))
     days = sorted({str(run.start.get("time") or "")[:10] for run in study.runs} - {""})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
     parts = [models, trained, f"{size} training samples" if size else "", device, when]
@@ -210,7 +210,7 @@ def _spread(std: float | None) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """What all runs have in common, and what each label has of its own."""
+    """What all runs have in common, and what differs between labels."""
 
     common: tuple[tuple[str, str], ...]
     names: tuple[str, ...]
@@ -230,7 +230,7 @@ def _table(sets: Mapping[str, list[Mapping[str, Any]]]) -> Table:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """The different ones; of many, the first and how many more."""
+    """List the distinct texts; of many, the first few and the number of the others."""
     known = list(dict.fromkeys(words))
     return ", ".join(known) if len(known) <= 6 else f"{', '.join(known[:5])} and {len(known) - 5} more"
 

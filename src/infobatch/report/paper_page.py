@@ -1,4 +1,4 @@
-"""The page that holds our tables beside the papers': what came of every recipe, and what goes beyond them."""
+"""Build the page that shows our tables beside the papers': the outcome of every recipe, and runs beyond them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..lab.papers.judge import LEVEL, CellOutcome, Outcome, Status
 from ..lab.papers.recipe import Cell, Recipe, folder
 from ..lab.runs.records import FILE
 from . import shell
-from .figures import svg as drawing
+from .figures import svg
 from .figures.figure import format_value, interval_text, mean_and_std, signed
 from .figures.paper_gap import differences
 from .series import FORBIDDEN
@@ -32,12 +32,12 @@ STATUSES: tuple[Status, ...] = tuple(status for status in get_args(Status) if st
 class Link:
     text: str
     href: str
-    """From the page on; empty where there is no such file."""
+    """Relative to the page; empty if the file does not exist."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A cell in words."""
+    """A cell as text."""
 
     name: str
     note: str
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one unit, and the columns that any of them fills."""
+    """Cells of one unit, and which optional columns they need."""
 
     unit: str
     lines: tuple[Line, ...]
@@ -71,8 +71,8 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A recipe in words: what was run in tables, what was not as a list."""
+class RecipeText:
+    """A recipe as text: cells that were run as tables, the others as a list."""
 
     name: str
     anchor: str
@@ -85,12 +85,12 @@ class Part:
     file: Link
     groups: tuple[Group, ...]
     open: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Under a heading each, cells that were not run or cannot be yet: name, and what the paper has."""
+    """Cells that were not run or cannot be run yet, by heading: the name and the paper's value."""
 
 
 def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
-    """The whole page as text. The same outcomes and evidence give the same page, wherever both lie together."""
-    with drawing.style():
+    """Render the whole page. The same outcomes and evidence give the same page if records and page move together."""
+    with svg.page_style():
         figures = differences(list(outcomes))
     statuses = Counter(row.status for outcome in outcomes for row in outcome.rows)
     parts = [_part(outcome, target) for outcome in outcomes]
@@ -102,7 +102,7 @@ def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
         ("style.css", "papers.css"),
         title=TITLE,
         subtitle=f"{len(outcomes)} tables and figures, {statuses.total()} cells; {ours} were run or measured here. "
-        f"Of the {len(same)} that are reproduced {trained} are of trained nets, the others of what choosing costs.",
+        f"{len(same)} are reproduced: {trained} with trained networks, {len(same) - trained} measurements of overhead.",
         rules=_link("how a cell is judged", folder() / "README.md", target, "how-a-cell-is-judged"),
         level=percent(LEVEL),
         counts=[(status, statuses[status]) for status in STATUSES],
@@ -118,10 +118,10 @@ def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
 # ---- a recipe --------------------------------------------------------------------------------------------
 
 
-def _part(outcome: Outcome, target: Path) -> Part:
+def _part(outcome: Outcome, target: Path) -> RecipeText:
     recipe = outcome.recipe
     run = [row for row in outcome.rows if row.status not in ("not run", "waits")]
-    return Part(
+    return RecipeText(
         name=recipe.name,
         anchor=_anchor(recipe.name),
         title=recipe.title,
@@ -156,12 +156,12 @@ def _open(outcome: Outcome) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ..
 
 
 def _heading(many: int, kind: str) -> str:
-    """Of cells that wait for something of a kind; of none, those that nobody has run."""
+    """Head a list of cells that wait for something, or that have not been run."""
     return f"{many} {'waits' if many == 1 else 'wait'} for {kind}" if kind else f"{many} not run"
 
 
 def _printed(cell: Cell, with_unit: bool) -> str:
-    """What the paper has of a cell, on one line."""
+    """Format the paper's value of a cell on one line."""
     unit = f" {cell.unit}" if with_unit and cell.target is not None else ""
     saved = f", {cell.saved:g} % saved" if cell.saved is not None else ""
     return f"{_paper(cell)}{unit}{saved}"
@@ -254,18 +254,18 @@ def _ends(found: Difference | None) -> tuple[str, str]:
 
 
 def _anchor(name: str) -> str:
-    """To the section of a recipe, which has its name."""
+    """Link to the section of a recipe, whose id is its name."""
     return quote(FORBIDDEN.sub("", name))
 
 
 def _record(path: Path, page: Path) -> Link:
-    """By the file's name, or by that of the run's folder where all files are called alike."""
+    """Link to a record by the name of its file, or of its folder if all records have the same file name."""
     return _link(path.parent.name if path.name == FILE else path.name, path, page)
 
 
 def _link(text: str, path: Path, page: Path, anchor: str = "") -> Link:
-    """From the page to a file: relative, so that both can move together. A file that is not there has no link."""
+    """Link from the page to a file by a relative path, so that both can move together; no link if it is missing."""
     if not path.is_file():
         return Link(text, "")
-    way = os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(page)))
-    return Link(text, quote(os.fsencode(way)) + (f"#{anchor}" if anchor else ""))
+    relative = os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(page)))
+    return Link(text, quote(os.fsencode(relative)) + (f"#{anchor}" if anchor else ""))

@@ -1,4 +1,4 @@
-"""What all pages share: colours, the switch for them, and a policy that lets nothing be fetched and nothing run."""
+"""Render the templates that all pages share: theme, style sheets, and a policy that blocks network and scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 
 def render(template: str, styles: tuple[str, ...] = ("style.css",), **values: Any) -> str:
-    """A template that extends base.html, with these style sheets inside it. Values are escaped."""
+    """Render a template that extends base.html, with these style sheets inlined. All values are escaped."""
     sheets = Markup("".join((HERE / name).read_text(encoding="utf-8") for name in styles))
     return _environment().get_template(template).render(policy=POLICY, light=LIGHT, dark=DARK, style=sheets, **values)
 

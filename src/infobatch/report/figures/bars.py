@@ -1,4 +1,4 @@
-"""Figures with one row a method: differences, savings, seconds, weights."""
+"""Draw figures with one row per method: differences, savings, seconds, weights."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ WEIGHTS = (
     (1 - 1e-6, "below 1", PARTS[5]), (1 + 1e-6, "1", PARTS[4]), (1.5, "to 1.5", PARTS[1]), (2.5, "to 2.5", PARTS[0]),
     (4.0, "to 4", PARTS[2]), (math.inf, "above 4", PARTS[3]),
 )  # fmt: skip
-"""Upper ends. Rules that keep one in two have weights around 2, so no end lies there."""
+"""Upper bounds. Methods that keep half of the samples have weights around 2, so no bound lies there."""
 
 
 def _short(name: str, most: int = 40) -> str:
-    """The end stays, where a setting tells rows apart.
+    """Shorten a name but keep its end, where settings distinguish rows.
 
     >>> _short("a method with a long name", 20)
     'a method with a lon…'
@@ -50,9 +50,9 @@ def _short(name: str, most: int = 40) -> str:
 
 
 class Rows(Plot):
-    """Axes for bars or dots in rows, each with its name over it, where long names have the whole width.
+    """Axes for bars or dots in rows. Each name stands above its row, so that long names can use the full width.
 
-    A name has one line, or two where it is to be ``folded``.
+    Names take one line, or up to two if ``folded``.
     """
 
     def __init__(self, number: int, each: float = 44, *, folded: bool = False) -> None:
@@ -63,7 +63,7 @@ class Rows(Plot):
         self.axes.grid(axis="x")
 
     def row(self, place: int, name: str, far: str = "", lines: Sequence[tuple[str | None, str]] = ()) -> None:
-        """A row's name, a text at its far end, and what the pointer shows."""
+        """Add a row's name, a text at its right end, and its tooltip."""
         shown = "\n".join(wrap(name, 46, max_lines=2, placeholder="…")) if self.folded else _short(name)
         for at, text, side in ((0, shown, "left"), (1, far, "right")):
             self.axes.annotate(
@@ -73,7 +73,7 @@ class Rows(Plot):
         self.tips.append(Tip(left, top + place * self.each, width, self.each, name, tuple(lines)))
 
     def middle(self, place: int) -> float:
-        """Where a row's bar lies: below its name."""
+        """Return the position of a row's bar, below its name."""
         return place + (self.each - 34) / 2 / self.each
 
     def scale(self, low: float, high: float, unit: str) -> None:
@@ -83,15 +83,15 @@ class Rows(Plot):
 
 
 def difference(study: Study) -> Figure | None:
-    """The paired difference to full data of each method, with its interval, against the margin."""
+    """Draw each method's paired difference to full data with its interval, and the margin."""
     styles, margin, other = label_styles(study), study.comparison.margin, study.comparison.against or "full data"
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
     floor = lowest_drawn([0.0, *(one.mean for _, one in rows)])
     near = [one for _, one in rows if one.mean >= floor]
-    told = [one for one in near if one.n > 2] or near  # two seeds have endless intervals
-    ends = [end for one in told for end in (one.low, one.high) if end is not None] + [one.mean for one in near]
+    scaled = [one for one in near if one.n > 2] or near  # intervals of two seeds would dwarf all others
+    ends = [end for one in scaled for end in (one.low, one.high) if end is not None] + [one.mean for one in near]
     low, high = min(-2 * margin, *ends), max(margin, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
@@ -114,12 +114,12 @@ def difference(study: Study) -> Figure | None:
     return Figure(
         "difference",
         f"Difference to {other}",
-        plot.svg("difference", f"Paired difference to {other} of {len(rows)} kinds of runs, with intervals"),
-        "The dot is the mean over pairs of runs with the same seed, the line its "
-        f"{percent(study.comparison.interval_level)} interval. A line wholly in the shaded part is "
+        plot.svg("difference", f"Paired difference to {other} of {len(rows)} labels, with intervals"),
+        "The dot is the mean over pairs of runs with the same seed, and the line is its "
+        f"{percent(study.comparison.interval_level)} interval. If the whole line is in the shaded area, the method is "
         f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points."
-        + (" Of two pairs alone, a line may reach over the edge." if len(told) < len(near) else "")
-        + (" An arrow is for what lies too far off to be drawn." if len(near) < len(rows) else ""),
+        + (" Lines of two pairs may be cut off at the edge." if len(scaled) < len(near) else "")
+        + (" An arrow marks a value outside the figure." if len(near) < len(rows) else ""),
         (),
         csv_link(
             ["method", "pairs", "mean", "std", "low", "high", "verdict"],
@@ -129,7 +129,7 @@ def difference(study: Study) -> Figure | None:
 
 
 def savings(study: Study) -> Figure | None:
-    """Samples saved, time saved, and what choosing them took of the run."""
+    """Draw the samples saved, the time saved, and the time spent on choosing samples."""
     kinds = (("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on choosing", PARTS[3]))
     rows = []
     for row in study.comparison.rows:
@@ -145,23 +145,23 @@ def savings(study: Study) -> Figure | None:
     for place, (label, values) in enumerate(rows):
         for offset, value, (_, colour) in zip((-0.17, 0.0, 0.17), values, kinds, strict=True):
             plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=0.15, color=colour, linewidth=0)
-        told = ["unknown" if value is None else format_value("{:.2f} %", value) for value in values]
+        texts = ["unknown" if value is None else format_value("{:.2f} %", value) for value in values]
         plot.row(
-            place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(told, kinds, strict=True)]
+            place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(texts, kinds, strict=True)]
         )
     return Figure(
         "savings",
-        "Saved, and what saving cost",
-        plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} kinds of runs, in percent"),
-        "Against full data with the same seeds. Time saved falls short of samples saved where something else takes "
-        "time, as tests do, and choosing: planning, and the proxy of a set chosen once (the paper's Fig. 4b and c).",
+        "Savings and their cost",
+        plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} labels, in percent"),
+        "Compared with full data over the same seeds. Less time than samples is saved if other work takes time: tests, "
+        "and choosing samples, by planning or by training a proxy once (compare the paper's Fig. 4b and c).",
         tuple(Key(patch(colour), name) for name, colour in kinds),
         csv_link(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
     )
 
 
 def seconds(study: Study) -> Figure | None:
-    """Where the time of a run went."""
+    """Draw what the time of a run was spent on."""
     rows = []
     for label in study.sets:
         runs = [run for run in study.shown(label) if series.seconds(run, "total") is not None]
@@ -174,7 +174,7 @@ def seconds(study: Study) -> Figure | None:
         return None
     used = [cost for cost in COSTS if any(parts[cost[0]] > 0.001 * total for _, parts, total in rows)]
     plot = Rows(len(rows))
-    plot.scale(0, 1.02 * max(total for *_, total in rows), "seconds a run")
+    plot.scale(0, 1.02 * max(total for *_, total in rows), "seconds per run")
     for place, (label, parts, total) in enumerate(rows):
         done = 0.0
         for name, _, colour in COSTS:
@@ -187,9 +187,9 @@ def seconds(study: Study) -> Figure | None:
     return Figure(
         "seconds",
         "Where the time went",
-        plot.svg("seconds", f"Seconds a run of {len(rows)} kinds of runs, by what they were spent on"),
-        "Means over seeds. Planning is what choosing samples costs between epochs, selection what it costs once, "
-        "before them; scoring is part of the steps. Setup is not counted as seconds elsewhere on this page.",
+        plot.svg("seconds", f"Seconds per run for {len(rows)} labels, by what they were spent on"),
+        "Means over seeds. Planning chooses samples between epochs, selection once before the first; scoring is part "
+        "of the steps. Elsewhere on this page, seconds do not include setup.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
         csv_link(
             ["method", *(text for _, text, _ in COSTS), "total"],
@@ -199,7 +199,7 @@ def seconds(study: Study) -> Figure | None:
 
 
 def weights(study: Study) -> Figure | None:
-    """How the samples trained on were weighted, over whole runs."""
+    """Draw how the samples trained on were weighted, over whole runs."""
     rows = [(label, shares) for label in study.sets if (shares := _shares(study, label)) is not None]
     used = [place for place in range(len(WEIGHTS)) if any(shares[place] for _, shares in rows)]
     if len(used) < 2:
@@ -217,9 +217,9 @@ def weights(study: Study) -> Figure | None:
     return Figure(
         "weights",
         "Weights over the whole run",
-        plot.svg("weights", f"Shares of weights of {len(rows)} kinds of runs"),
-        "Whenever a sample is trained on it has a weight: 1 where it stands for itself, more where it stands for "
-        "others that were left out.",
+        plot.svg("weights", f"Shares of weights for {len(rows)} labels"),
+        "A sample has a weight each time it is trained on: 1 if it counts only for itself, more if it also stands in "
+        "for pruned samples.",
         tuple(Key(patch(WEIGHTS[place][2]), WEIGHTS[place][1]) for place in used),
         csv_link(
             ["method", *(f"weight {name}, %" for _, name, _ in WEIGHTS)], [[label, *shares] for label, shares in rows]
@@ -228,7 +228,7 @@ def weights(study: Study) -> Figure | None:
 
 
 def _shares(study: Study, label: str) -> list[float] | None:
-    """Of all samples trained on, the percentage in each class of weights."""
+    """Return the percentage of the samples trained on in each range of weights."""
     counts = [0.0] * len(WEIGHTS)
     for fact in (fact for run in study.shown(label) for fact in run.epochs):
         known = table(fact.get("weights"))

@@ -1,4 +1,4 @@
-"""Figures by class: what was saved on each, how its metric changed, and one against the other."""
+"""Draw figures per class: the share pruned, the change of the metric, and one against the other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from .figure import Figure, csv_link, format_value, keys, label_styles, metric_n
 from .svg import CARD, GRID, MUTED, Plot, Tip, clip
 
 MOST_ROWS = 20
-"""Of more classes, the ends are shown."""
+"""With more classes, only the lowest and the highest are shown."""
 MOST_DOTS = 200
-"""Of a label in the figure of one against the other."""
+"""Per label, in the figure of change against saving."""
 
 ByClass = dict[str, list[tuple[float, float] | None]]
 
 
 def by_class(study: Study) -> tuple[list[Figure], list[str]]:
-    """The figures there are numbers for, and the labels left out since their classes are others than the first's."""
+    """Draw the figures there are numbers for, and list the labels left out because their classes differ."""
     names = series.class_names(study.runs)
     if not names:
         return [], []
@@ -33,14 +33,14 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
             change[label] = moved
     figures = []
     if saving:
-        caption = "The share of a class left out over the whole run. Hard classes have high losses and are kept."
-        figures.append(_rows(study, "class-saving", "Saving by class", "% left out", names, saving, caption))
+        caption = "The share of each class pruned over the whole run. Hard classes have high losses and are kept."
+        figures.append(_rows(study, "class-saving", "Saving per class", "% pruned", names, saving, caption))
     if change:
         caption = (
-            "Against full data with the same seeds; the lines are one standard deviation. A class has few test "
-            "samples, so single ones move by chance."
+            "Compared with full data over the same seeds; lines show one standard deviation. Classes have few test "
+            "samples, so single classes change by chance."
         )
-        title = f"Change of {metric_name(study)} by class"
+        title = f"Change of {metric_name(study)} per class"
         figures.append(_rows(study, "class-change", title, "points", names, change, caption))
     both = [label for label in saving if label in change]
     if both and len(names) >= 5:
@@ -77,7 +77,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
         plot.axes.axvline(0, color=MUTED, linewidth=1)
     start, top, width, _ = plot.frame()
     for row, place in enumerate(shown):
-        told = [
+        texts = [
             (
                 styles[label].colour,
                 f"{clip(label, 22)} {signed(one[0]) if change else format_value('{:.2f}', one[0])} ± {one[1]:.2f}",
@@ -85,7 +85,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
             for label, found in values.items()
             if (one := found[place]) is not None
         ]
-        plot.tips.append(Tip(0, top + row * each, start + width, each, names[place], tuple(told)))
+        plot.tips.append(Tip(0, top + row * each, start + width, each, names[place], tuple(texts)))
     table = [
         [label, names[place], *(one or (None, None))]
         for label, found in values.items()
@@ -94,7 +94,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     return Figure(
         key,
         title,
-        plot.svg(key, f"{title} of {len(values)} kinds of runs, {len(shown)} classes"),
+        plot.svg(key, f"{title} of {len(values)} labels, {len(shown)} classes"),
         caption,
         keys(styles, values),
         csv_link(["method", "class", unit, "std"], table),
@@ -104,7 +104,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
 def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -> Figure:
     styles, plot = label_styles(study), Plot()
     table: list[tuple[str, str, float, float]] = []
-    caption = "One dot a class. A slope would say that classes pay for what is saved on them."
+    caption = "One dot per class. A slope would mean that classes lose accuracy where they are pruned."
     drawn = []
     for label in saving:
         dots = [
@@ -114,14 +114,14 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
         ]
         table += dots
         if len(dots) > MOST_DOTS:
-            caption = f"One dot a class, {MOST_DOTS} of {len(names)} drawn. A slope would say that classes pay for it."
+            caption = caption.replace("per class.", f"per class, {MOST_DOTS} of {len(names)} drawn.")
             dots = dots[:: -(-len(dots) // MOST_DOTS)]
         drawn += dots
         style = styles[label]
         at = [dot[2] for dot in dots], [dot[3] for dot in dots]
         plot.axes.plot(*at, style.marker, color=style.colour, markersize=6.5, markeredgecolor=CARD)
     plot.axes.axhline(0, color=MUTED, linewidth=1)
-    plot.name(f"change of {metric_name(study)}, points", "% of the class left out")
+    plot.name(f"change of {metric_name(study)}, points", "% of the class pruned")
     plot.axes.margins(0.06, 0.1)
     plot.fit_left()
     for label, name, saved, moved in drawn:
@@ -131,8 +131,8 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
     return Figure(
         "class-both",
         "Change against saving",
-        plot.svg("class-both", f"Change of {metric_name(study)} against saving, one dot a class"),
+        plot.svg("class-both", f"Change of {metric_name(study)} against saving, one dot per class"),
         caption,
         keys(styles, saving),
-        csv_link(["method", "class", "% left out", "change, points"], table),
+        csv_link(["method", "class", "% pruned", "change, points"], table),
     )

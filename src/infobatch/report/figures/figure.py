@@ -1,4 +1,4 @@
-"""What every figure of the page is made of: a drawing, a caption, a legend, and the numbers behind it."""
+"""Define what a figure consists of: a drawing, a caption, a legend, and the numbers behind it as CSV."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Figure:
     caption: str
     keys: tuple[Key, ...]
     csv_link: str
-    """The numbers behind it: a file inside a link."""
+    """The numbers behind it, as a data URL."""
 
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
@@ -43,7 +43,7 @@ MARKERS = "os^DvP"
 
 
 def label_styles(study: Study) -> dict[str, Style]:
-    """Full data in ink, its controls in grey, methods in colours that colour-blind eyes can tell apart."""
+    """Choose a style per label: full data in black, shorter runs in grey, methods in colour-blind safe colours."""
     found: dict[str, Style] = {}
     full = methods = controls = 0
     for row in study.comparison.rows:
@@ -65,21 +65,21 @@ def metric_text(study: Study) -> str:
 
 
 def bounds(study: Study) -> tuple[float, float]:
-    """What the metric can be: a share in percent is never below 0 nor above 100."""
+    """Return the range of the metric: 0 to 100 for a percentage, otherwise unbounded."""
     return (0.0, 100.0) if "%" in study.comparison.metric else (-math.inf, math.inf)
 
 
 def metric_name(study: Study) -> str:
-    """The metric without its unit: "accuracy" of "accuracy, %"."""
+    """Return the metric without its unit: "accuracy" for "accuracy, %"."""
     return metric_text(study).partition(",")[0]
 
 
 FAR = 30
-"""So many times further from the best than the middle one, a point would flatten all others."""
+"""A value this many times further from the best than the median is not drawn: it would flatten all others."""
 
 
 def lowest_drawn(values: Sequence[float]) -> float:
-    """Of values of which some may have gone wrong altogether.
+    """Return the lowest value to draw, ignoring runs that failed completely.
 
     >>> lowest_drawn([89.2, 89.0, 88.6, 10.0]), lowest_drawn([-0.4, 0.0])
     (88.6, -0.4)
@@ -89,7 +89,8 @@ def lowest_drawn(values: Sequence[float]) -> float:
 
 
 def signed(value: float, places: int = 2) -> str:
-    """
+    """Format a number with its sign.
+
     >>> signed(0.25), signed(-1), signed(-0.001)
     ('+0.25', '−1.00', '0.00')
     """
@@ -97,7 +98,7 @@ def signed(value: float, places: int = 2) -> str:
 
 
 def format_value(form: str, value: float) -> str:
-    """A number in words; what rounds to nothing has no sign.
+    """Format a number with a proper minus sign; one that rounds to zero has no sign.
 
     >>> format_value("{:.1f} %", -0.01), format_value("{:.1f} %", -1.5)
     ('0.0 %', '−1.5 %')
@@ -106,13 +107,14 @@ def format_value(form: str, value: float) -> str:
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    """The ends of an interval; nothing where there is none."""
+    """Format an interval; empty if there is none."""
     return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
 def with_interval(middle: float, low: float | None, high: float | None) -> str:
-    """
-    >>> with_ends(0.5, 0.25, 0.75), with_ends(0.5, None, None)
+    """Format a number with its interval.
+
+    >>> with_interval(0.5, 0.25, 0.75), with_interval(0.5, None, None)
     ('+0.50 (+0.25 to +0.75)', '+0.50')
     """
     ends = interval_text(low, high)
@@ -120,20 +122,21 @@ def with_interval(middle: float, low: float | None, high: float | None) -> str:
 
 
 def mean_and_std(mean: float | None, std: float | None) -> str:
-    """A mean with its spread; nothing where there is none."""
+    """Format a mean with its standard deviation; empty if there is none."""
     return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
 
 
 def mean_over_seeds(mean: float, std: float, n: int) -> str:
-    """
-    >>> over_seeds(90.123, 0.25, 3), over_seeds(90.123, 0.0, 1)
+    """Format a mean over seeds with its standard deviation.
+
+    >>> mean_over_seeds(90.123, 0.25, 3), mean_over_seeds(90.123, 0.0, 1)
     ('90.12 ± 0.25, n = 3', '90.12, n = 1')
     """
     return f"{mean_and_std(mean, std if n > 1 else None)}, n = {n}"
 
 
 def csv_link(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as a file inside a link."""
+    """Encode a table as CSV in a data URL."""
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow([_cell(value) for value in head])
@@ -142,7 +145,7 @@ def csv_link(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Numbers to six places; a text that a spreadsheet would take for a formula is marked as text."""
+    """Format a cell: numbers with six digits; texts that a spreadsheet would run as a formula are quoted."""
     if value is None:
         return ""
     if number(value) is not None:
@@ -168,7 +171,7 @@ _SWATCH = '<svg class="mark" viewBox="0 0 24 12" aria-hidden="true">{}</svg>'
 
 
 def swatch(style: Style) -> Markup:
-    """The sample of a line in a legend. Nothing in it comes from a record."""
+    """Draw a line for a legend. It contains nothing from a record, so it needs no escaping."""
     dash = f' stroke-dasharray="{" ".join(f"{2 * part:g}" for part in style.dash)}"' if style.dash else ""
     colour = f"var({VARIABLES[style.colour]})"
     line = f'<path d="M0 6h24" stroke="{colour}" stroke-width="2"{dash}/>'
@@ -176,10 +179,10 @@ def swatch(style: Style) -> Markup:
 
 
 def dot(style: Style) -> Markup:
-    """The sample of a mark without a line."""
+    """Draw a marker for a legend."""
     return Markup(_SWATCH.format(_SHAPES[style.marker].format(f"var({VARIABLES[style.colour]})")))
 
 
 def patch(colour: str) -> Markup:
-    """The sample of an area."""
+    """Draw a patch of colour for a legend."""
     return Markup(_SWATCH.format(f'<rect x="6" width="12" height="12" rx="2" fill="var({VARIABLES[colour]})"/>'))

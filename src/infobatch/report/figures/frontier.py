@@ -1,4 +1,4 @@
-"""Metric against cost, and which methods no other beats in both."""
+"""Draw the metric against cost, and which methods no other beats in both."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Point:
     n: int
 
     def beats(self, other: Point) -> bool:
-        """As good in both, and better in one."""
+        """True if it is at least as good in both, and better in one."""
         as_good = self.cost <= other.cost and self.mean >= other.mean
         return as_good and (self.cost < other.cost or self.mean > other.mean)
 
 
 def best(points: list[Point]) -> list[Point]:
-    """Those that no other beats, by cost."""
+    """Return the points that no other beats, in order of cost."""
     kept = [point for point in points if not any(other.beats(point) for other in points)]
     return sorted(kept, key=lambda point: point.cost)
 
@@ -58,7 +58,7 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
             one.cost, one.mean, yerr=bar if one.std else None, color=style.colour, marker=style.marker, markersize=8,
             elinewidth=1.5, markeredgecolor=CARD, markeredgewidth=1, zorder=3,
         )  # fmt: skip
-    unit = "samples trained on, % of full data" if by == "samples" else "seconds a run"
+    unit = "samples trained on, % of full data" if by == "samples" else "seconds per run"
     plot.name(metric_text(study), unit)
     plot.axes.margins(0.12, 0.16)
     floor, top = lowest_drawn([one.mean for one in points]), max(one.mean for one in points)
@@ -70,17 +70,17 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     for one in (one for one in points if one.mean >= floor):
         x, y = plot.pixels(one.cost, one.mean)
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
-        told = mean_over_seeds(one.mean, one.std, one.n)
-        plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, told), (None, cost))))
+        text = mean_over_seeds(one.mean, one.std, one.n)
+        plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, text), (None, cost))))
     names = "; ".join(clip(one.label, 40) for one in ahead[:4])
     joined = "; the grey band joins them" if ahead[1:] else ""
     names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
     return Figure(
         f"frontier-{by}",
         f"{metric_name(study).capitalize()} against {by}",
-        plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} kinds of runs against {unit}"),
-        "Up and to the left is better. Bars: one standard deviation over seeds. No other is both cheaper and better "
-        f"than these{joined}: {names}." + (f" Too far down to be drawn: {', '.join(below)}." if below else ""),
+        plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} labels against {unit}"),
+        "Up and to the left is better. Bars show one standard deviation over seeds. No other is cheaper and "
+        f"better than these{joined}: {names}." + (f" Below the figure: {', '.join(below)}." if below else ""),
         keys(styles, [one.label for one in points]),
         csv_link(
             ["method", unit, metric_text(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]

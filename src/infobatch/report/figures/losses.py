@@ -1,4 +1,4 @@
-"""Figures of loss distributions: before pruning, after pruning, after rescaling."""
+"""Draw loss distributions: before pruning, after pruning, after rescaling."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .figure import Figure, Key, csv_link, patch, swatch
 from .svg import LINES, PARTS, Plot, Style, Tip, short, short_ticks
 
 MOST = 6
-"""Figures of a page."""
+"""The largest number of these figures on a page."""
 STAGES = ("before pruning", "after pruning", "after rescaling")
 COLOURS = (PARTS[4], LINES[1], LINES[0])
 DASH = (4, 1.6)
 PEAK = 0.4
-"""With more than this share of the samples in one bin, the axis is logarithmic."""
+"""The share of the samples in one bin above which the axis is logarithmic."""
 
 Histogram = tuple[list[float], list[float], list[float], list[float]]
 
 
 def distributions(study: Study) -> tuple[list[Figure], list[str]]:
-    """A figure a method, of its run of the lowest seed; and the labels for which there was no room."""
+    """Draw one figure per method, from its run with the lowest seed, and list the labels beyond ``MOST``."""
     found = []
     for label in filter(study.prunes, study.sets):
         run = study.first(label)
@@ -50,7 +50,7 @@ def _draw(key: str, label: str, run: Run, panels: list[tuple[int, Histogram]]) -
         axes.stairs(rescaled, edges, color=COLOURS[2], linewidth=1.7, linestyle=(0, DASH))
         axes.set_xlim(edges[0], edges[-1])
         most = max(*before, *rescaled, 1.0)
-        steep = max(before) > PEAK * sum(before)  # late in a run nearly all losses are near 0, and the rest unseen
+        steep = max(before) > PEAK * sum(before)  # late in a run nearly all losses are close to 0
         y = f"samples{', log' if steep else ''}, epoch {epoch}"
         plot.name(y, "loss" if panel == len(panels) - 1 else "", panel)
         if steep:
@@ -69,24 +69,24 @@ def _draw(key: str, label: str, run: Run, panels: list[tuple[int, Histogram]]) -
         _, top, _, height = plot.frame(panel)
         for place, (low, high) in enumerate(pairwise(edges)):
             start, end = plot.pixels(low, 1, panel)[0], plot.pixels(high, 1, panel)[0]
-            told = [
+            texts = [
                 (colour, f"{stage} {count[place]:,.0f}")
                 for colour, stage, count in zip(COLOURS, STAGES, counts, strict=True)
             ]
-            plot.tips.append(Tip(start, top, end - start, height, f"loss {low:.3g} to {high:.3g}", tuple(told), True))
+            plot.tips.append(Tip(start, top, end - start, height, f"loss {low:.3g} to {high:.3g}", tuple(texts), True))
     marks = (patch(COLOURS[0]), swatch(Style(COLOURS[1], marker="")), swatch(Style(COLOURS[2], DASH, "")))
     return Figure(
         key,
         label,
         plot.svg(key, f"Loss distribution of {label} before pruning, after pruning and after rescaling"),
-        f"Of {run.name}, seed {run.settings.seed}.",
+        f"From {run.name}, seed {run.settings.seed}.",
         tuple(Key(mark, stage) for mark, stage in zip(marks, STAGES, strict=True)),
         csv_link(["epoch", "from", "to", *STAGES], table),
     )
 
 
 def _histogram(fact: Fact) -> Histogram | None:
-    """Edges and three counts, where all are there and fit together."""
+    """Read the edges and the three counts of an epoch; None if one is missing or their lengths differ."""
     found = fact.get("losses")
     if not isinstance(found, dict):
         return None

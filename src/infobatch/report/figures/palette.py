@@ -1,7 +1,8 @@
-"""The page's colours, light and dark.
+"""Define the page's colours, light and dark.
 
-Six lines that begin like Okabe and Ito's, moved until each stands out from the page (3 to 1 or more) and any two are
-far apart (20 and more in CIE L*a*b*) for eyes that lack red or green as well. Letters have 4.5 to 1 or more.
+The six line colours start from those of Okabe and Ito. They were adjusted until each has a contrast of at least 3:1 to
+the page and any two differ by at least 20 in CIE L*a*b*, also for red-blind and green-blind readers. Text has a
+contrast of at least 4.5:1.
 """
 
 from __future__ import annotations

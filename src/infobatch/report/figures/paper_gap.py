@@ -1,4 +1,4 @@
-"""Figures of a recipe's differences: ours with its interval, the paper's, and where ours would have to lie."""
+"""Draw the differences of a recipe: ours with its interval, the paper's, and the range that counts as reproduced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = ["recipe", "cell", "against", "n", "ours", "low", "high", "paper", "expec
 
 
 def differences(outcomes: list[Outcome]) -> list[Figure]:
-    """One for each recipe that has cells held against another in points and trained here."""
+    """Draw one figure per recipe with cells that are compared with another in points and were trained here."""
     found = [(outcome, [row for row in outcome.rows if _drawn(row)]) for outcome in outcomes]
     shown = [(outcome, rows) for outcome, rows in found if rows]
     return [_figure(f"differences-{place}", outcome, rows) for place, (outcome, rows) in enumerate(shown)]
@@ -28,7 +28,7 @@ def _drawn(row: CellOutcome) -> bool:
 
 
 def within(row: CellOutcome) -> tuple[float, float]:
-    """The ends of what the whole interval must lie in to be called the paper's; infinite where there is none."""
+    """Return the range that must contain the whole interval to count as reproduced; infinite if there is none."""
     if row.wanted is None and row.cell.expect is None:
         return -math.inf, math.inf
     bottom, top = edges(row.cell)
@@ -49,18 +49,18 @@ def _figure(key: str, outcome: Outcome, rows: list[CellOutcome]) -> Figure:
         key,
         title,
         plot.svg(key, FORBIDDEN.sub("", f"{title}: our differences beside the paper's, {len(rows)} of its cells")),
-        f"The dot is our mean over pairs of runs with the same seed, the line its {percent(LEVEL)} interval.",
+        f"The dot is our mean over pairs of runs with the same seed, and the line is its {percent(LEVEL)} interval.",
         (
             Key(swatch(OURS), "ours"),
             Key(dot(PAPER), "the paper's, where it has a number"),
-            Key(patch(WITHIN), "where the whole line must lie"),
+            Key(patch(WITHIN), "counts as reproduced if the whole line is inside"),
         ),
         csv_link(HEAD, [_line(recipe.name, row) for row in rows]),
     )
 
 
 def _scale(rows: list[CellOutcome]) -> tuple[float, float]:
-    told = [
+    ends = [
         0.0,
         *(
             end
@@ -69,7 +69,7 @@ def _scale(rows: list[CellOutcome]) -> tuple[float, float]:
             if end is not None
         ),
     ]
-    known = [end for end in told if math.isfinite(end)]
+    known = [end for end in ends if math.isfinite(end)]
     pad = 0.06 * (max(known) - min(known)) or 1.0
     return min(known) - pad, max(known) + pad
 
@@ -87,12 +87,12 @@ def _row(plot: Rows, place: int, row: CellOutcome) -> None:
         plot.axes.plot([row.wanted], [y], PAPER.marker, color=PAPER.colour, markersize=6)
     plot.axes.plot([row.compared], [y], OURS.marker, color=OURS.colour, markersize=7)
     theirs = str(row.cell.expect or "none") if row.wanted is None else signed(row.wanted)
-    told = [
+    texts = [
         (OURS.colour, f"ours {with_interval(row.compared, row.low, row.high)}"),
         (PAPER.colour, f"paper {theirs}"),
         (None, row.text),
     ]
-    plot.row(place, FORBIDDEN.sub("", row.cell.name), lines=told)
+    plot.row(place, FORBIDDEN.sub("", row.cell.name), lines=texts)
 
 
 def _line(recipe: str, row: CellOutcome) -> list[object]:

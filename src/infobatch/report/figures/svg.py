@@ -1,7 +1,7 @@
-"""matplotlib's figures as SVG that belongs to the page: its colours, its font, values under the pointer.
+"""Turn matplotlib figures into SVG that uses the page's colours and font, with tooltips.
 
-Figures are drawn in stand-in colours, and each stand-in becomes a CSS variable, so that one drawing serves the light
-and the dark page. Letters stay letters. What the pointer shows is CSS alone; the page runs no script.
+Figures are drawn in placeholder colours, each of which is replaced by a CSS variable, so that one drawing serves the
+light and the dark theme. Text stays text. Tooltips need only CSS; the page runs no scripts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 WIDTH = 340
-"""Of a figure, in pixels: a phone's width, so that letters stay as large as drawn."""
+"""Of a figure, in pixels: the width of a phone, so that text is not scaled down."""
 LETTERS = 12.5
 COLUMNS = 48
-"""How many places along a curve show their values."""
+"""How many positions along a curve have a tooltip."""
 WIDE = 6.7
-"""Of an average letter of the values under the pointer, in pixels, on the safe side."""
+"""The width of an average tooltip letter in pixels, rounded up."""
 
 ROUND = (1, 2, 2.5, 5, 10)
 
@@ -44,7 +44,7 @@ VARIABLES = {
 _RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "infobatch",
-    "text.parse_math": False,  # a name with a dollar is a name
+    "text.parse_math": False,  # names may contain dollar signs
     "font.size": LETTERS,
     "text.color": INK,
     "axes.edgecolor": MUTED,
@@ -74,7 +74,7 @@ _RC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one label looks in every figure: told apart by colour, and without colour by dash and marker."""
+    """How a label looks in every figure: distinguished by colour, and without colour by dash and marker."""
 
     colour: str
     dash: tuple[float, ...] = ()
@@ -87,7 +87,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Tip:
-    """An area in pixels from the top left, and what to show while the pointer is over it."""
+    """A tooltip: an area in pixels from the top left, and the text to show while the pointer is over it."""
 
     x: float
     y: float
@@ -97,12 +97,12 @@ class Tip:
     lines: tuple[tuple[str | None, str], ...] = ()
     """A colour, or None, and a text."""
     guide: bool = False
-    """A thin upright line in the middle."""
+    """Whether to draw a thin vertical line in the middle."""
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """matplotlib's settings for the page, and afterwards as they were."""
+def page_style() -> Iterator[None]:
+    """Use matplotlib's settings for the page, and restore the previous ones afterwards."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         cast(Any, matplotlib.rcParams).update(_RC)
@@ -137,7 +137,7 @@ class Plot:
         return self.all[0]
 
     def name(self, y: str, x: str, panel: int = 0) -> None:
-        """The axes' names: the upright one lies over its axis, where a phone has room for it."""
+        """Label the axes. The y label stands above its axis, where a phone has room for it."""
         axes = self.all[panel]
         axes.grid(axis="y")
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND))
@@ -147,7 +147,7 @@ class Plot:
         axes.set_xlabel(clip(x, 40), labelpad=4)
 
     def fit_left(self) -> None:
-        """Room for the numbers of the left axis, all alike."""
+        """Make room for the longest tick label of all left axes."""
         longest = 0
         for axes in self.all:
             shown = axes.get_ylim()
@@ -160,22 +160,22 @@ class Plot:
             axes.set_position((left / WIDTH, box.y0, (WIDTH - left - self.right) / WIDTH, box.height))
 
     def pixels(self, x: float, y: float, panel: int = 0) -> tuple[float, float]:
-        """A point of the data, in pixels from the top left."""
+        """Return a data point in pixels from the top left."""
         at = self.all[panel].transData.transform((x, y))
         return float(at[0]), self.height - float(at[1])
 
     def frame(self, panel: int = 0) -> tuple[float, float, float, float]:
-        """Left, top, width and height of the axes, in pixels."""
+        """Return left, top, width and height of the axes in pixels."""
         box = self.all[panel].get_position()
         return box.x0 * WIDTH, (1 - box.y1) * self.height, box.width * WIDTH, box.height * self.height
 
     def svg(self, key: str, alt: str) -> Markup:
-        """The drawing for the page. ``key`` keeps its inner names apart from those of other figures."""
+        """Return the figure as SVG. ``key`` prefixes its ids, so that they differ from those of other figures."""
         held = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         self.figure.savefig(held, format="svg", metadata=nothing)
         root = ElementTree.fromstring(held.getvalue())
-        _belong(root, key)
+        _adapt(root, key)
         root.attrib = {"viewBox": f"0 0 {WIDTH} {self.height:g}", "class": "plot", "role": "img", "aria-label": alt}
         for tip in self.tips:
             root.append(_tip(tip, self.height))
@@ -205,7 +205,7 @@ def clip(text: str, most: int = 26) -> str:
 
 
 def short_ticks(axes: Axes, which: str = "x", most: int = 5) -> None:
-    """Few round numbers, in few letters."""
+    """Use few round tick labels, in short form."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(short))
     axis.set_major_locator(MaxNLocator(most, steps=ROUND))
@@ -213,7 +213,7 @@ def short_ticks(axes: Axes, which: str = "x", most: int = 5) -> None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One line of a plot of curves. Where runs are many, a band of one standard deviation."""
+    """One curve with a band of one standard deviation."""
 
     label: str
     style: Style
@@ -221,15 +221,15 @@ class Drawn:
     y: Sequence[float]
     spread: Sequence[float]
     texts: Sequence[str]
-    """What the pointer shows at each point."""
+    """The tooltip of each point."""
     pieces: Sequence[slice]
     """Stretches of points to join; the line breaks between them."""
     bounds: tuple[float, float] = (-math.inf, math.inf)
-    """What no value can pass, and so no band."""
+    """The range of possible values, to which the band is clipped."""
 
 
-def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True) -> None:
-    """Lines with bands, and their values under the pointer. ``head`` names a place, as "epoch {}"."""
+def draw_lines(plot: Plot, lines: Sequence[Drawn], head: str, *, by_epoch: bool = True) -> None:
+    """Draw curves with bands and tooltips. ``head`` is the first line of a tooltip, such as "epoch {}"."""
     axes = plot.axes
     for line in lines:
         for piece in line.pieces:
@@ -238,12 +238,12 @@ def curves(plot: Plot, lines: Sequence[Drawn], head: str, *, whole: bool = True)
     first, last = float(every.min()), float(every.max())
     pad = 0.02 * (last - first) or 0.5
     axes.set_xlim(first - pad, last + pad)
-    if whole:
+    if by_epoch:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
     else:
         short_ticks(axes)
     plot.fit_left()
-    _follow(plot, lines, head, whole)
+    _add_tooltips(plot, lines, head, by_epoch)
 
 
 def _piece(axes: Axes, line: Drawn, piece: slice) -> None:
@@ -259,15 +259,15 @@ def _piece(axes: Axes, line: Drawn, piece: slice) -> None:
     axes.plot(x, y, color=colour, linestyle=line.style.linestyle, marker=marker, markersize=5)
 
 
-def _follow(plot: Plot, lines: Sequence[Drawn], head: str, whole: bool) -> None:
-    """Upright strips, each with the values of all lines near it."""
+def _add_tooltips(plot: Plot, lines: Sequence[Drawn], head: str, by_epoch: bool) -> None:
+    """Divide the plot into vertical strips, each with the values of all lines close to it."""
     left, top, width, height = plot.frame()
     every = np.unique(np.concatenate([np.asarray(line.x, float) for line in lines]))
-    if whole and len(every) <= COLUMNS:
+    if by_epoch and len(every) <= COLUMNS:
         middles = every
     else:
         middles = np.linspace(every[0], every[-1], min(COLUMNS, len(every)))
-        if whole:
+        if by_epoch:
             middles = every[np.unique(np.abs(every[None] - middles[:, None]).argmin(1))]
     places = np.array([plot.pixels(middle, 0)[0] for middle in middles])
     between = (places[1:] + places[:-1]) / 2
@@ -283,8 +283,8 @@ def _follow(plot: Plot, lines: Sequence[Drawn], head: str, whole: bool) -> None:
         plot.tips.append(Tip(start, top, end - start, height, text, tuple(shown), guide=True))
 
 
-def _belong(root: ElementTree.Element, key: str) -> None:
-    """Take off what matplotlib says about itself; colours become variables; names are kept apart by ``key``."""
+def _adapt(root: ElementTree.Element, key: str) -> None:
+    """Remove matplotlib's metadata, replace colours by variables, and prefix ids with ``key``."""
     for parent in root.iter():
         for child in list(parent):
             if _tag(child) in ("metadata", "style"):
@@ -319,7 +319,7 @@ def _tag(element: ElementTree.Element) -> str:
 
 
 def _style(value: str) -> str:
-    """Without the font, which is the page's, and with variables for colours."""
+    """Drop the font, which the page sets, and replace colours by variables."""
     parts = [part.strip() for part in value.split(";") if part.strip()]
     kept = [part for part in parts if not part.startswith(("font:", "font-family:"))]
     kept += [f"font-size: {LETTERS:g}px" for part in parts if part.startswith("font:")]
@@ -327,13 +327,13 @@ def _style(value: str) -> str:
 
 
 def _rounded(value: str) -> str:
-    """A tenth of a pixel is enough, and letters part numbers without spaces."""
+    """Round to a tenth of a pixel and drop redundant spaces, to keep the page small."""
     value = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
     return re.sub(r"\s*([MLCQz])\s*", r"\1", value)
 
 
 def _tip(tip: Tip, height: float) -> ElementTree.Element:
-    """A group that CSS shows while the pointer is over its area."""
+    """Build the group that CSS shows while the pointer is over its area."""
     group = ElementTree.Element("g", {"class": "tip"})
     area = {"x": tip.x, "y": tip.y, "width": tip.width, "height": tip.height}
     ElementTree.SubElement(
@@ -349,7 +349,7 @@ def _tip(tip: Tip, height: float) -> ElementTree.Element:
     shown = tip.lines if len(tip.lines) <= 9 else (*tip.lines[:8], (None, f"and {len(tip.lines) - 8} more"))
     letters = max([len(clip(tip.head, 44)), *(len(text) + 2 * (colour is not None) for colour, text in shown)])
     wide, tall = letters * WIDE + 16, 16.0 * (1 + len(shown)) + 10
-    if tip.guide:  # beside the line, on the side with more room
+    if tip.guide:  # next to the line, on the side with more room
         left = middle + 8 if middle + 8 + wide <= WIDTH else middle - 8 - wide
         top = tip.y + 4
     else:
