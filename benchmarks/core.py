@@ -1,4 +1,4 @@
-"""What pruning costs, as ratios to what a training run pays anyway.
+"""What pruning costs, relative to operations that a training run performs anyway.
 
 Both sides of a ratio are measured in this one run, in turns, and the median of the pairs counts: a busy machine
 slows both alike. torch.randperm uses one thread whatever it is given, and we use them all; `--threads 1` shows the
@@ -47,7 +47,7 @@ class Row:
 
 
 class Blank:
-    """A data set that costs nothing: what is left is the loader and us."""
+    """A data set that costs nothing, so that only the loader and this package are measured."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -69,13 +69,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> float:
-    """The median of ours/theirs, taken in turns; one warm-up first."""
+    """Return the median of ours/theirs, measured alternately after one warm-up."""
     pairs = [(seconds(ours), seconds(theirs)) for _ in range(repeats + 1)][1:]
     return statistics.median(a / b for a, b in pairs)
 
 
 def scored(size: int) -> InfoBatch:
-    """InfoBatch at epoch 1, with log-normal scores."""
+    """Return InfoBatch at epoch 1, with log-normal scores."""
     train_data = InfoBatch(range(size), 100)
     state = train_data.state_dict()
     state["epoch"] = 1
@@ -86,7 +86,7 @@ def scored(size: int) -> InfoBatch:
 
 def plan_again(train_data: Pruned) -> Callable[[], object]:
     def plan() -> object:
-        train_data._course.plan = None  # forget the last one, as the end of an epoch does
+        train_data._epoch.plan = None  # forget the last one, as the end of an epoch does
         return train_data.plan()
 
     return plan
@@ -103,7 +103,7 @@ def planning(size: int, repeats: int) -> Iterator[Row]:
 
 
 def walking(size: int, repeats: int, drop_last: bool) -> Row:
-    """A full epoch's batches of indices, drawn and walked, as a loader does it."""
+    """Draw the batches of indices of a full epoch and iterate over them, as a loader does."""
 
     def ours() -> None:
         train_data = Pruned(range(size), methods.full(), 1)
@@ -119,7 +119,7 @@ def walking(size: int, repeats: int, drop_last: bool) -> Row:
 
 
 def updating(feeder: str, epochs: int) -> Row:
-    """One call of each after each fetch, as in a training loop. The second finds warmer caches, so they swap."""
+    """Call both after each fetch, as in a training loop. The second finds warmer caches, so they take turns."""
     steps = 48  # about CIFAR
     train_data = InfoBatch(Blank(BATCH * steps), epochs, ratio=0.0)
     kind = infobatch.DataLoader if feeder == "infobatch.DataLoader" else DataLoader
@@ -143,7 +143,7 @@ def updating(feeder: str, epochs: int) -> Row:
 
 
 def held(size: int) -> Iterator[Row]:
-    """Bytes a sample in tensors, between two epochs and inside one."""
+    """Return the bytes per sample in tensors, between two epochs and inside one."""
 
     def tensors() -> int:
         gc.collect()
@@ -168,8 +168,8 @@ def resident(name):
 
 after_import = resident("VmRSS")
 train_data = infobatch.InfoBatch(range({size}), 100)
-train_data._book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-train_data._course.epoch = 1
+train_data._scores.scores.log_normal_(generator=torch.Generator().manual_seed(0))
+train_data._epoch.epoch = 1
 plan = train_data.plan()
 assert plan.kept < plan.size
 print(resident("VmHWM") - after_import)
@@ -177,7 +177,7 @@ print(resident("VmHWM") - after_import)
 
 
 def peak(size: int) -> Iterator[Row]:
-    """Everything the library holds, at the moment it holds most, in a process of its own.
+    """Return the peak memory of everything the package holds, measured in a separate process.
 
     Not from getrusage: its peak is inherited from the process that started this one.
     """
@@ -234,8 +234,8 @@ def table(rows: list[Row], about: dict[str, object]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, measures nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check that the script works")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     threads = torch.get_num_threads()
     parser.add_argument("--threads", type=int, default=threads, help=f"threads torch may use (default {threads})")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What pruning costs on a GPU, measured against what a training step costs anyway.
+"""What pruning costs on a GPU, compared with a training step.
 
     python benchmarks/gpu.py                     # a table, on the GPU at hand
-    python benchmarks/gpu.py --json              # one JSON line a row
+    python benchmarks/gpu.py --json              # one JSON line per row
     python benchmarks/gpu.py --device cpu --tiny # a rehearsal without a GPU
 
 Rows: planning an epoch; what lies between two of them; `update` with synchronisation forbidden; `update` inside
@@ -28,20 +28,20 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import infobatch
-from infobatch.epoch.scores import ScoreBook
+from infobatch.epoch.scores import ScoreTable
 from infobatch.lab.papers.microbench import in_turns
 from infobatch.lab.tasks.nets import Basic, resnet
 
 
 def waiting(device: torch.device) -> Callable[[], Any]:
-    """What returns once the device is through with what it was given."""
+    """Wait until the device has finished its queued work."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
-    """One plan of the default method at N = size, as `train_data.plan()` makes it."""
+    """Draw one plan of the default method at N = size, as `train_data.plan()` does."""
     method = infobatch.methods.infobatch()
-    book = ScoreBook(size, device)
+    book = ScoreTable(size, device)
     book.scores.copy_(torch.randn(size, device=device).exp())
     moment = infobatch.methods.when.Moment(1, 100)
 
@@ -53,7 +53,7 @@ def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
 
 
 def turning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
-    """From one epoch to the next as a loop meets it: its plan, and at its end the losses that become scores."""
+    """Go from one epoch to the next as a training loop does: draw the plan, and merge losses into scores at the end."""
     train = fresh_set(size, 2 * rounds)
     train.to(device)
     wait = waiting(device)
@@ -79,8 +79,10 @@ def fresh_set(size: int, epochs: int = 10) -> infobatch.InfoBatch:
 
 
 def without_sync(device: torch.device) -> str:
-    """Every feeder's `update` with synchronisation turned into an error, and the step of a paced scheduler where no
-    epoch ends. Losses are the indices, so scores tell."""
+    """Call `update` for every way of loading, and step a paced scheduler, with synchronization forbidden.
+
+    Losses are the indices, so the scores show whether each reached its sample.
+    """
     size, batch = 1000, 64
     for feeder in ("stock", "own", "explicit"):
         train = fresh_set(size)
@@ -116,7 +118,7 @@ def without_sync(device: torch.device) -> str:
 
 
 def compiled(device: torch.device) -> str:
-    """A compiled step with `update` inside: one graph, and no new one over epochs and last batches."""
+    """Compile a step with `update` inside: one graph, and no recompilation over epochs and last batches."""
     size, batch = 1000, 64
     train = fresh_set(size).to(device)
     graphs = 0
@@ -141,7 +143,7 @@ def compiled(device: torch.device) -> str:
 
 
 def captured(device: torch.device) -> str:
-    """A captured step replayed over four epochs: the plan changes, the graph does not."""
+    """Replay a captured step over four epochs: the plan changes, the graph does not."""
     size, batch = 4096, 64
     train = fresh_set(size)
     ids = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -182,7 +184,7 @@ def captured(device: torch.device) -> str:
 
 
 def share_of_step(device: torch.device, batch: int, width: int, rounds: int, steps: int) -> dict[str, float]:
-    """A ResNet-18 step with `update` against the same step with `loss.mean()`; eager, and as one CUDA graph."""
+    """Compare a ResNet-18 step with `update` and with `loss.mean()`, eager and as one CUDA graph."""
     torch.backends.cudnn.benchmark = True
     model = resnet((3, 32, 32), 100, block=Basic, depths=(2, 2, 2, 2), width=width)
     model = model.to(device, memory_format=torch.channels_last)
@@ -221,8 +223,8 @@ def share_of_step(device: torch.device, batch: int, width: int, rounds: int, ste
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to rehearse")
-    parser.add_argument("--json", action="store_true", help="one JSON line a row")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, for a trial run")
+    parser.add_argument("--json", action="store_true", help="one JSON line per row")
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Scores in parts at a hundred million samples: seconds to plan, bytes a sample, seconds to walk.
+"""Sharded scores at a hundred million samples: seconds to plan, bytes per sample, seconds to iterate.
 
 Each row is measured in fresh processes, one a rank, on one thread each. Bytes are what the system says the process
 took (VmRSS, VmHWM), so nothing that was allocated on the way is left out. `--json` prints a line a row; `--quick`
@@ -30,7 +30,7 @@ from rich.table import Table
 
 from infobatch import Pruned, methods
 from infobatch.lab.papers.microbench import processor
-from infobatch.ranks.shards import ShardBook
+from infobatch.ranks.shards import ShardedScores
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 METHODS = {"mean": methods.infobatch(), "quantiles": methods.author_tiers()}
@@ -43,18 +43,18 @@ class Row:
     plan_by_mean_s: float
     plan_by_quantiles_s: float
     close_s: float
-    """To turn an epoch's losses into scores."""
+    """Seconds to merge the losses of an epoch into scores."""
     tensors: float
-    """Bytes a sample of the rank's part that stay between epochs."""
+    """Bytes per sample of the rank's shard, between epochs."""
     held: float
-    """Bytes a sample of the rank's part, while an epoch is walked."""
+    """Bytes per sample of the rank's shard, inside an epoch."""
     peak: float
-    """The most there ever were, planning and closing included."""
+    """Peak bytes per sample of the rank's shard, including planning and merging."""
     walk_1m_s: float
 
 
 def memory(name: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Read a line of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) * 1024
 
@@ -76,15 +76,15 @@ def timed(work: Any) -> float:
 
 
 def measured(size: int, name: str) -> dict[str, float]:
-    """One method: plan a pruned epoch, walk a million of it, close it."""
+    """Measure one method: plan a pruned epoch, iterate over a million samples, merge the losses."""
     gc.collect()
     forget_peak()
     before = memory("VmRSS")
     train = Pruned(range(size), METHODS[name], 10, shard_scores=True)
-    book = train._book
-    assert isinstance(book, ShardBook)
+    book = train._scores
+    assert isinstance(book, ShardedScores)
     book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-    train._course.epoch, book.planned = 1, size
+    train._epoch.epoch, book.planned = 1, size
     plan = timed(train.plan)
     walking, steps = iter(train.sampler), min(1_000_000, len(train.sampler))
     walk = timed(lambda: deque(islice(walking, steps), maxlen=0))
@@ -107,7 +107,7 @@ def work(rank: int, world: int, size: int, port: int, folder: str) -> None:
     if world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     for name in METHODS:
-        measured(10_000, name)  # so that libraries are loaded before the memory is looked at
+        measured(10_000, name)  # loads all libraries before memory is measured
     for name in METHODS:
         Path(folder, f"{name}.{rank}").write_text(json.dumps(measured(size, name)))
     if world > 1:
@@ -115,7 +115,7 @@ def work(rank: int, world: int, size: int, port: int, folder: str) -> None:
 
 
 def row(size: int, world: int) -> Row:
-    """The slowest rank's seconds and the largest rank's bytes."""
+    """Combine ranks: the slowest one's seconds and the largest one's bytes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

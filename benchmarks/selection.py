@@ -1,4 +1,4 @@
-"""Seconds and memory a selector takes: by default those that must choose 10 % of 50,000 x 512 within two minutes.
+"""Time and memory of selectors: by default those that must choose 10 % of 50,000 x 512 within two minutes.
 
 Each is measured in a process of its own, on features that are plain noise (the hardest to tell apart) and on ten
 clusters as a trained network makes them. Memory is what the process took beyond the evidence: the system's VmHWM on
@@ -49,7 +49,7 @@ class Row:
 
 
 def features(kind: str, size: int, width: int) -> Tensor:
-    """[size, width], as post-activation features come: not below 0, in clusters; or noise."""
+    """Make features [size, width] like those after an activation: nonnegative and in clusters, or noise."""
     lot = torch.Generator().manual_seed(0)
     noise = torch.randn(size, width, generator=lot)
     if kind == "noise":
@@ -79,7 +79,7 @@ def measured(options: argparse.Namespace) -> Row:
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     choose = SELECTORS[options.one]
-    choose(evidence("noise", 200, 8).to(device), 0.1)  # so that libraries are loaded
+    choose(evidence("noise", 200, 8).to(device), 0.1)  # loads all libraries first
     known = evidence(options.data, options.size, options.width).to(device)
     if device.type == "cpu":
         Path("/proc/self/clear_refs").write_text("5")
@@ -116,10 +116,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--balanced", action="store_true")
-    parser.add_argument("--data", choices=["noise", "clusters"], help="one kind alone")
+    parser.add_argument("--data", choices=["noise", "clusters"], help="only this kind")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="a line a row")
+    parser.add_argument("--json", action="store_true", help="one JSON line per row")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Handwritten digits, trained on all data and with InfoBatch: same net, same seeds, same settings."""
+"""Train on handwritten digits with full data and with InfoBatch: same network, same seeds, same settings."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ import infobatch
 from infobatch.lab.compare.verdicts import of_differences
 
 METHODS = {"full data": infobatch.methods.full(), "InfoBatch": infobatch.methods.infobatch(ratio=0.5, delta=0.875)}
-torch.set_num_threads(1)  # the net is small, and results do not depend on the number of cores
+torch.set_num_threads(1)  # the network is small, and results then do not depend on the number of cores
 images, labels = map(torch.tensor, load_digits(return_X_y=True))
 images = images.float().reshape(-1, 1, 8, 8) / 16
 train, test = train_test_split(range(len(labels)), test_size=0.3, stratify=labels, random_state=0)
@@ -43,7 +43,7 @@ def train_once(method, seed, num_epochs, tick):
             losses = nn.functional.cross_entropy(model(x), y, reduction="none")
             before = perf_counter()
             loss = data.update(losses)
-            data.plan()  # after the last batch of an epoch: takes in its losses, draws the next plan
+            data.plan()  # after the last batch of an epoch: merges its losses and draws the next plan
             cost += perf_counter() - before
             optimizer.zero_grad()
             loss.backward()
@@ -56,7 +56,7 @@ def train_once(method, seed, num_epochs, tick):
     return {"accuracy, %": right, "samples": samples, "steps": steps, "seconds": seconds, "pruning, s": cost}
 
 
-def about(values):
+def mean_and_spread(values):
     digits = ",.0f" if mean(values) > 200 else ".2f"
     return f"{mean(values):{digits}}" + (f" ± {stdev(values):{digits}}" if len(values) > 1 else "")
 
@@ -67,14 +67,14 @@ parser.add_argument("--seeds", type=int, default=3, help="runs of each method, w
 options, runs = parser.parse_args(), {name: [] for name in METHODS}
 with Progress() as bar:
     task = bar.add_task("training", total=options.seeds * len(METHODS) * options.epochs)
-    for seed, name in product(range(options.seeds), METHODS):  # in turns, so that a busy machine slows both
+    for seed, name in product(range(options.seeds), METHODS):  # alternating, so that a busy machine slows both
         runs[name].append(train_once(METHODS[name], seed, options.epochs, lambda: bar.advance(task)))
 table = Table(f"mean ± spread of {options.seeds}", *METHODS)
 for row in runs["full data"][0]:
-    table.add_row(row, *(about([run[row] for run in runs[name]]) for name in METHODS))
+    table.add_row(row, *(mean_and_spread([run[row] for run in runs[name]]) for name in METHODS))
 gaps = [b["accuracy, %"] - a["accuracy, %"] for a, b in zip(*runs.values(), strict=True)]
-moved, _, *ends = of_differences(gaps, 0.95)
-between = "no interval from so few" if None in ends else "at 95 % between {:+.2f} and {:+.2f}".format(*ends)
+change, _, *ends = of_differences(gaps, 0.95)
+interval = "no interval with so few seeds" if None in ends else "95 %: {:+.2f} to {:+.2f}".format(*ends)
 RECORD.parent.mkdir(exist_ok=True)
 RECORD.write_text(json.dumps({"settings": vars(options), "torch": torch.__version__, "runs": runs}, indent=1))
-print(table, f"Accuracy moved by {moved:+.2f} points, {between} ({len(gaps)} paired seeds).", RECORD, sep="\n")
+print(table, f"Accuracy changed by {change:+.2f} points ({interval}; {len(gaps)} paired seeds).", RECORD, sep="\n")

@@ -1,4 +1,4 @@
-"""A run that is killed in the middle of an epoch goes on at the next batch, as if nothing had happened."""
+"""Resume a run that was killed in the middle of an epoch: it continues at the next batch, with identical results."""
 
 import tempfile
 from pathlib import Path
@@ -11,11 +11,11 @@ NUM_EPOCHS, BATCH, SAVE_EVERY = 8, 32, 3
 
 
 class KilledError(Exception):
-    """Stands for a crash."""
+    """Simulates a crash."""
 
 
 def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Train, saving every few batches; start from ``path`` if something is there. ``die_at`` counts batches."""
+    """Train and save every few batches; resume from ``path`` if it exists. ``die_at`` counts batches."""
     torch.manual_seed(0)
     x = torch.randn(400, 5)
     y = x.sum(1) + 0.1 * torch.randn(400)
@@ -37,8 +37,8 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
         epoch, done, total = train_data.progress
         print(f"resumed in epoch {epoch}, after {done} of its {total} samples")
 
-    for _ in range(train_data.epoch, NUM_EPOCHS):  # the epoch we are in, and those to come
-        for inputs, targets in loader:  # only what is left of it
+    for _ in range(train_data.epoch, NUM_EPOCHS):  # the current epoch, and the remaining ones
+        for inputs, targets in loader:  # in a resumed epoch only its remaining samples
             loss = train_data.update((model(inputs).squeeze(1) - targets).square())
             optimizer.zero_grad()
             loss.backward()
@@ -47,18 +47,18 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
             batches += 1
             if batches % SAVE_EVERY == 0:
                 states = {name: part.state_dict() for name, part in parts.items()}
-                infobatch.save({"batches": batches, **states}, path)  # whole or not at all
+                infobatch.save({"batches": batches, **states}, path)  # atomic: a crash leaves the previous file
             if batches == die_at:
                 raise KilledError
     return model.weight.detach(), train_data.scores
 
 
 with tempfile.TemporaryDirectory() as folder:
-    expected = train(Path(folder, "undisturbed.pt"))
+    expected = train(Path(folder, "uninterrupted.pt"))
     try:
         train(Path(folder, "killed.pt"), die_at=17)
     except KilledError:
-        print("killed after 17 batches; the last checkpoint is of batch 15")
+        print("killed after 17 batches; the last checkpoint was saved after batch 15")
     resumed = train(Path(folder, "killed.pt"))
     same = all(torch.equal(a, b) for a, b in zip(expected, resumed, strict=True))
-    print("same weights and same scores as an undisturbed run:", same)
+    print("same weights and same scores as an uninterrupted run:", same)

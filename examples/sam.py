@@ -1,18 +1,16 @@
-"""An optimizer that goes over each batch twice: to the worst point nearby, and from there the step."""
+"""Sharpness-aware minimization: two passes over each batch, which must use the same weights."""
 
 import torch
 
 import infobatch
 
-NUM_EPOCHS, BATCH, REACH = 8, 32, 0.05
+NUM_EPOCHS, BATCH, RADIUS = 8, 32, 0.05
 
 torch.manual_seed(0)
 x = torch.randn(400, 5)
 y = x.sum(1) + 0.1 * torch.randn(400)
 model = torch.nn.Linear(5, 1)
-optimizer = torch.optim.SGD(
-    model.parameters(), lr=0.05, momentum=0.9
-)  # its state, pace and scheduler are all to save
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(x, y), NUM_EPOCHS)
 loader = infobatch.DataLoader(train_data, batch_size=BATCH)
 steps = infobatch.full_steps(train_data, BATCH)
@@ -27,18 +25,18 @@ def losses(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 for _ in range(NUM_EPOCHS):
     for inputs, targets in loader:
         optimizer.zero_grad()
-        train_data.update(losses(inputs, targets)).backward()  # once a batch: these are its scores
+        train_data.update(losses(inputs, targets)).backward()  # once per batch: these losses become the scores
         with torch.no_grad():
-            slopes = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-            length = torch.stack([slope.norm() for slope in slopes]).norm() + 1e-12
-            away = [slope * (REACH / length) for slope in slopes]
-            for parameter, move in zip(model.parameters(), away, strict=True):
-                parameter += move
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm() + 1e-12
+            offsets = [gradient * (RADIUS / norm) for gradient in gradients]
+            for parameter, offset in zip(model.parameters(), offsets, strict=True):
+                parameter += offset
         optimizer.zero_grad()
-        (losses(inputs, targets) * train_data.batch_weights).mean().backward()  # the same weights again
+        (losses(inputs, targets) * train_data.batch_weights).mean().backward()  # the same weights as in the first pass
         with torch.no_grad():
-            for parameter, move in zip(model.parameters(), away, strict=True):
-                parameter -= move
+            for parameter, offset in zip(model.parameters(), offsets, strict=True):
+                parameter -= offset
         optimizer.step()
         scheduler.step()
 

@@ -1,4 +1,4 @@
-"""The three lines of InfoBatch in an ordinary training loop: a line that fits noisy points."""
+"""The three lines of InfoBatch in an ordinary training loop: linear regression on noisy points."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 
 train_data = infobatch.InfoBatch(train_data, NUM_EPOCHS, ratio=0.5, delta=0.875)  # 1
 loader = torch.utils.data.DataLoader(train_data, batch_size=50, sampler=train_data.sampler)  # 2
-criterion = nn.MSELoss(reduction="none")  # one loss a sample
+criterion = nn.MSELoss(reduction="none")  # one loss per sample
 
 for epoch in range(NUM_EPOCHS):
     for inputs, targets in loader:
@@ -23,7 +23,7 @@ for epoch in range(NUM_EPOCHS):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    report = train_data.history[-1]
-    print(f"epoch {epoch:2}: {report.kept} of {len(train_data)} samples, {report.saved_so_far:.1%} saved so far")
+    summary = train_data.history[-1]
+    print(f"epoch {epoch:2}: {summary.kept} of {len(train_data)} samples, {summary.saved_so_far:.1%} saved so far")
 
-print("weights:", [round(weight, 2) for weight in model.weight[0].tolist()], "(made with 3, -2, 1, 0, 4)")
+print("weights:", [round(weight, 2) for weight in model.weight[0].tolist()], "(true values: 3, -2, 1, 0, 4)")
