@@ -37,7 +37,8 @@ def test_a_checkpoint_leaves_out_losses_of_an_incomplete_batch(kind: str) -> Non
 
     first = infobatch.InfoBatch(items, 3)
     for x in loader(first, drop):
-        first.update(x)
+        with pytest.raises(infobatch.MisalignedError, match="all 4 losses") if len(x) < 4 else nullcontext():
+            first.update(x)
         state = first.state_dict()
         if len(x) < 4:
             break
@@ -179,20 +180,6 @@ def test_a_data_set_that_makes_whole_batches_keeps_their_form(workers: int) -> N
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def test_a_second_pacer_does_not_grow_the_rate_twice() -> None:
-    train = infobatch.InfoBatch(indices_as_data(32), 6, delta=1.0, compensate="lr")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    pace = infobatch.pace(optimizer, train)
-    for _ in range(2):
-        for (x,) in infobatch.DataLoader(train, 8):
-            train.update(x)
-            pace.step()
-    growth = train.plan().growth
-    assert growth > 1
-    infobatch.pace(optimizer, train)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(growth)
 
 
 def test_a_copy_is_refused() -> None:

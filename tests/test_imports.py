@@ -14,45 +14,10 @@ import pytest
 import infobatch
 
 PACKAGE = Path(infobatch.__file__).parent
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import layers  # noqa: E402
 
-# Each line may import from the lines above it, and from nothing below or beside it.
-LAYERS = [
-    ["errors", "reference", "order", "cards", "asking"],
-    ["checks"],
-    ["plan", "schedules", "distributed", "memory", "values", "rates"],
-    ["scorebook", "telemetry", "growing", "checkpoint", "choices"],
-    ["policies", "walk"],
-    ["ledger", "method", "state_checks"],
-    ["sampler", "methods", "variations", "views"],
-    ["sharding", "looking"],
-    ["course", "cautions"],
-    ["state"],
-    ["dataset"],
-    ["loader", "pacing", "paper"],
-    ["__init__"],
-]
-
-FLAT = sorted(path.stem for path in PACKAGE.glob("*.py"))
-
-
-def imports(path: Path) -> tuple[set[str], set[str]]:
-    """What a module imports: of the package (first names), and from outside."""
-    inside, outside = set(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            outside |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            if node.level == 0:
-                outside |= {f"{node.module}.{alias.name}" for alias in node.names}
-            elif node.module is None:
-                inside |= {alias.name for alias in node.names}
-            else:
-                inside.add(node.module.split(".")[0])
-    assert not any(name.split(".")[0] == "infobatch" for name in outside), "inside the package, import relatively"
-    return inside, outside
-
-
-GRAPH = {name: imports(PACKAGE / f"{name}.py")[0] for name in FLAT}
+CORE = {entry for layer in layers.LAYERS[: layers.core_ends()] for entry in layer}
 
 
 IMPORT = """
@@ -97,39 +62,14 @@ def imported() -> dict[str, Any]:
 
 
 def test_imports_go_one_way() -> None:
-    level = {name: height for height, layer in enumerate(LAYERS) for name in layer}
-    placed = [name for name in FLAT if name in level]
-    assert len(placed) >= 17
-    for name in placed:
-        for other in GRAPH[name]:
-            assert other in level, f"{name} imports {other}, which has no place in the layers"
-            assert level[other] < level[name], f"{name} must not import {other}"
+    assert layers.violations() == []
 
 
-def test_every_core_module_has_its_place() -> None:
-    """Whatever the public names reach must stand in the layers."""
-    reached, todo = set(), ["__init__"]
-    while todo:
-        name = todo.pop()
-        if name not in reached:
-            reached.add(name)
-            todo += GRAPH[name]
-    assert reached <= {name for layer in LAYERS for name in layer}
-
-
-def test_no_cycle() -> None:
-    done: set[str] = set()
-    while len(done) < len(FLAT):
-        ready = {name for name in FLAT if name not in done and (GRAPH[name] & set(FLAT)) <= done}
-        assert ready, f"a cycle among {sorted(set(FLAT) - done)}"
-        done |= ready
-
-
-def test_only_distributed_talks_to_ranks() -> None:
-    for name in FLAT:
-        outside = imports(PACKAGE / f"{name}.py")[1]
-        if name != "distributed":
-            assert not any(module.startswith("torch.distributed") for module in outside), name
+def test_only_the_exchange_talks_to_ranks() -> None:
+    for module, path in layers.modules().items():
+        if layers.entry_of(module) in CORE and module != "ranks/exchange":
+            imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
+            assert not any(alias.name == "torch.distributed" for node in imported for alias in node.names), module
 
 
 def test_nothing_imports_integrations() -> None:
@@ -142,10 +82,12 @@ def test_nothing_imports_integrations() -> None:
                 assert "integrations" not in ".".join(names).split("."), path
 
 
-def test_reference_needs_the_standard_library_alone() -> None:
-    assert GRAPH["reference"] == set()
-    outside = imports(PACKAGE / "reference.py")[1]
-    assert {name.split(".")[0] for name in outside} <= set(sys.stdlib_module_names)
+def test_reference_needs_only_the_standard_library() -> None:
+    assert list(layers.imports_of("reference")) == []
+    tree = ast.parse((PACKAGE / "reference.py").read_text())
+    names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert {name.split(".")[0] for name in names} <= set(sys.stdlib_module_names)
 
 
 def test_import_brings_torch_and_nothing_else(imported: dict[str, Any]) -> None:
@@ -155,8 +97,10 @@ def test_import_brings_torch_and_nothing_else(imported: dict[str, Any]) -> None:
 
 
 def test_import_does_not_bring_the_lab(imported: dict[str, Any]) -> None:
-    came = {name.split(".")[1] for name in imported["came"] if name.startswith("infobatch.")}
-    assert came <= {name for layer in LAYERS for name in layer} - {"reference"}
+    came = {name.removeprefix("infobatch.").replace(".", "/") for name in imported["came"] if "infobatch." in name}
+    assert "dataset" in came
+    assert not {name for name in came if name.split("/")[0] in ("lab", "report", "cli", "integrations", "selection")}
+    assert "reference" not in came
 
 
 def test_import_leaves_global_random_state_alone(imported: dict[str, Any]) -> None:
@@ -174,3 +118,7 @@ def test_public_names_are_there() -> None:
     assert sorted(infobatch.__all__) == infobatch.__all__
     for name in infobatch.__all__:
         assert hasattr(infobatch, name)
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert set(dir(infobatch)) == {*infobatch.__all__, "__version__"}

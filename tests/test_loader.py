@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.loader import Carried
+from infobatch.loader import IndexedBatch
 
 SIZE, BATCH = 40, 8
 
@@ -56,8 +56,8 @@ def test_a_batch_with_its_indices_on_refuses(use: str, workers: int) -> None:
 
 
 @pytest.mark.parametrize("again", [lambda carried: pickle.loads(pickle.dumps(carried)), copy.copy, copy.deepcopy])
-def test_it_travels(again: Callable[[Carried], Carried]) -> None:
-    came = again(Carried(array("q", [3, 1]), {"x": torch.ones(2)}))
+def test_it_travels(again: Callable[[IndexedBatch], IndexedBatch]) -> None:
+    came = again(IndexedBatch(array("q", [3, 1]), {"x": torch.ones(2)}))
     assert came.indices == array("q", [3, 1])
     assert torch.equal(came.batch["x"], torch.ones(2))
 
@@ -72,7 +72,7 @@ class Pinned:
 
 def test_its_batch_is_pinned_and_its_indices_are_left_alone() -> None:
     indices = array("q", [3, 1])
-    came = Carried(indices, {"x": Pinned(), "rest": [Pinned()]}).pin_memory()
+    came = IndexedBatch(indices, {"x": Pinned(), "rest": [Pinned()]}).pin_memory()
     assert came.indices is indices
     assert came.batch["x"].pinned
     assert came.batch["rest"][0].pinned

@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, int, int, bool, int, str, dict[str, Any]]] = {
     "ours, 2 workers": ("ours", 13, 3, False, 2, "order", {}),
     "indices": ("stock", 22, 4, False, 0, "indices", {}),
     "skipped batches": ("ours", 22, 4, False, 0, "skip", {}),
-    "lr": ("ours", 22, 4, False, 0, "order", {"compensate": "lr"}),
+    "loss": ("ours", 22, 4, False, 0, "order", {"compensate": "loss"}),
     "saving": ("ours", 22, 5, False, 0, "order", {"saving": 0.3}),
     "even": ("stock", 20, 4, False, 0, "order", {"ratio": 0.0}),
 }
@@ -49,14 +49,13 @@ class Training:
         draw = torch.Generator().manual_seed(11)
         x = torch.randn(size, 3, generator=draw)
         y = x.sum(1) + torch.randn(size, generator=draw)
-        self.data = infobatch.InfoBatch(
-            TensorDataset(x, y, torch.arange(size)), self.num_epochs, **{"compensate": "lr", **settings}
-        )
+        self.data = infobatch.InfoBatch(TensorDataset(x, y, torch.arange(size)), self.num_epochs, **settings)
         self.model = torch.nn.Linear(3, 1)
         torch.nn.init.constant_(self.model.weight, 0.1)
         torch.nn.init.zeros_(self.model.bias)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
-        self.paced = infobatch.pace(self.optimizer, self.data)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=100)
+        self.paced = infobatch.pace(cosine, self.data, infobatch.full_steps(self.data, 4, drop_last=drop_last))
         options: dict[str, Any] = {"batch_size": 4, "drop_last": drop_last, "num_workers": workers}
         if kind == "stock":
             self.loader: Any = torch.utils.data.DataLoader(self.data, sampler=self.data.sampler, **options)
@@ -290,7 +289,7 @@ SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "nothing": lambda state: None,
     "a list": lambda state: [state],
     "a model": lambda state: {"weight": torch.ones(3)},
-    "newer format": put("format", 2),
+    "newer format": put("format", 3),
     "older than the first format": put("format", 0),
     "format as text": put("format", "1"),
     "format as truth": put("format", True),
@@ -353,7 +352,7 @@ def test_the_promise_of_epochs_is_the_new_runs() -> None:
     """A run may be prolonged; the seed comes with the state."""
     state = in_an_epoch().data.state_dict()
     data = TensorDataset(torch.zeros(22))
-    longer = infobatch.InfoBatch(data, 50, seed=9, compensate="lr")
+    longer = infobatch.InfoBatch(data, 50, seed=9)
     longer.load_state_dict(state)
     assert (longer.num_epochs, longer.seed) == (50, 0)
 
@@ -361,7 +360,7 @@ def test_the_promise_of_epochs_is_the_new_runs() -> None:
 def test_another_way_to_compensate_is_refused() -> None:
     state = in_an_epoch().data.state_dict()
     other = infobatch.InfoBatch(TensorDataset(torch.zeros(22)), 50, compensate="loss")
-    with pytest.raises(infobatch.StateError, match="expected compensate loss; got compensate lr"):
+    with pytest.raises(infobatch.StateError, match="expected compensate loss; got compensate none"):
         other.load_state_dict(state)
 
 
@@ -391,7 +390,7 @@ def test_a_loaders_state_is_where_training_is_and_wants_the_datas_loaded_first()
 def test_a_place_that_is_none_is_refused(state: Any) -> None:
     train = infobatch.InfoBatch(TensorDataset(torch.arange(8.0)), 4)
     for one in (train.sampler, infobatch.DataLoader(train, batch_size=4)):
-        with pytest.raises(infobatch.StateError, match="where training was"):
+        with pytest.raises(infobatch.StateError, match="the position of training"):
             one.load_state_dict(state)
 
 

@@ -4,8 +4,8 @@
     python tools/house.py --src OTHER/src        # of another checkout, to compare
     python tools/house.py --json                 # for machines
 
-One ordinary epoch is traced in the main process: 100 samples, batches of 10, once with ``infobatch.DataLoader`` and once
-with torch's own loader. Only frames of the package's core count. An object is *touched* by an update if one of its
+One ordinary epoch is traced in the main process: 100 samples, batches of 10, once with ``infobatch.DataLoader`` and
+once with torch's own loader. Only frames of the package's core count. An object is *touched* by an update if one of its
 methods or properties runs.
 """
 
@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +61,29 @@ def measure_epoch(src: Path, *, stock: bool) -> dict[str, int]:
     for (x,) in loader():
         train.update(x)
     calls: list[tuple[str, str]] = []
+    one_update: list[tuple[str, str]] = []
     touched: list[Any] = []
+    watching = False
+
+    def note(file: str, function: str, owner: Any) -> None:
+        calls.append((file, function))
+        if watching:
+            one_update.append((file, function))
+            if owner is not None and all(owner is not other for other in touched):
+                touched.append(owner)
+
     batches = loader()
-    with traced(package, lambda file, function, _: calls.append((file, function))):
+    with traced(package, note):
         for number, (x,) in enumerate(batches):
-            if number == 3:
-                sys.setprofile(None)
-                in_update: list[tuple[str, str]] = []
-
-                def note(file: str, function: str, owner: Any, seen: list[tuple[str, str]] = in_update) -> None:
-                    seen.append((file, function))
-                    if owner is not None and all(owner is not other for other in touched):
-                        touched.append(owner)
-
-                with traced(package, note):
-                    train.update(x)
-                calls += in_update
-                sys.setprofile(None)
-                outer = traced(package, lambda file, function, _: calls.append((file, function)))
-                outer.__enter__()
-            else:
-                train.update(x)
-        _ = train.epoch  # the epoch ends
-    switches = sum(one[0] != other[0] for one, other in zip(calls, calls[1:], strict=False))
+            watching = number == 3
+            train.update(x)
+            watching = False
+        _ = train.epoch  # closes the epoch
+    switches = sum(one[0] != other[0] for one, other in pairwise(calls))
     return {
         "objects per update": len(touched),
-        "functions per update": len(in_update),
-        "files per update": len({file for file, _ in in_update}),
+        "functions per update": len(one_update),
+        "files per update": len({file for file, _ in one_update}),
         "files per epoch": len({file for file, _ in calls}),
         "functions per epoch": len(set(calls)),
         "switches between files per epoch": switches,

@@ -17,17 +17,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "infobatch"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "reference", "ranks/permutation", "attribution/stock_loader"),
+    ("errors", "reference", "ranks/permutation"),
     ("checks", "files"),
     ("plan",),
     ("methods/",),
-    ("ranks/exchange", "epoch/summary"),
+    ("ranks/exchange", "epoch/summary", "attribution/views"),
+    ("state_checks", "epoch/slice"),
     ("epoch/scores",),
-    ("epoch/slice", "attribution/views"),
-    ("attribution/queue",),
-    ("attribution/sampler", "ranks/shards", "epoch/hidden"),
-    ("epoch/running", "epoch/advice"),
-    ("state_checks",),
+    ("attribution/queue", "ranks/shard_plan", "epoch/hidden", "epoch/advice"),
+    ("attribution/counted", "ranks/shards"),
+    ("epoch/running",),
     ("state",),
     ("dataset",),
     ("loader", "schedule/"),
@@ -37,8 +36,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("report/",),
     ("cli/",),
 )
-CORE_ENDS = "__init__"
-"""The last entry of the core: what ``import infobatch`` may load lies at or above it."""
+
+
+def core_ends() -> int:
+    """Return the number of layers that ``import infobatch`` may load."""
+    return next(number for number, layer in enumerate(LAYERS, 1) if "__init__" in layer)
 
 
 def modules() -> dict[str, Path]:
