@@ -8,7 +8,7 @@ import torch
 
 from infobatch.lab.runs.records import Fact
 from infobatch.lab.tasks.task import Arrays, Task
-from infobatch.lab.train import loop as training
+from infobatch.lab.train import loop
 from infobatch.lab.train.settings import Settings
 
 QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 16, "lr": 0.05, "threads": 1, "model": "mlp", "gallery": 2}
@@ -29,4 +29,4 @@ def made(size: int = 150, **given: Any) -> Task:
 
 
 def facts(task: Task | None = None, **given: Any) -> list[Fact]:
-    return list(training.run(Settings.of({**QUICK, **given}), task=task or made()))
+    return list(loop.run(Settings.of({**QUICK, **given}), task=task or made()))

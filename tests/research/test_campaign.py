@@ -191,7 +191,7 @@ def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path)
         (("--limit", "-1"), "argument --limit: invalid number from 0 value: '-1'"),
         (("--set", "lr"), "argument --set: invalid setting value: 'lr'"),
         (("--set", "mdoel=conv"), "Did you mean model"),
-        (("--data", "/nowhere"), "/nowhere, which is no folder"),
+        (("--data", "/nowhere"), "/nowhere, which is not a folder"),
     ],
     ids=str,
 )

@@ -11,10 +11,9 @@ import pytest
 from small_task import QUICK, facts, made
 
 from infobatch.errors import InputError
-from infobatch.lab.runs import facts as telling
+from infobatch.lab.runs import facts as run_facts
 from infobatch.lab.tasks.task import Arrays
-from infobatch.lab.train import loop as training
-from infobatch.lab.train import static as proxies
+from infobatch.lab.train import loop, static
 from infobatch.lab.train.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
@@ -79,7 +78,7 @@ def test_a_class_without_test_samples_has_no_metric() -> None:
 
 
 def test_a_static_method_pays_for_its_proxy_and_is_told_of_all_data() -> None:
-    proxies._cache.clear()
+    static._cache.clear()
     task = made(texts=lambda index: f"row {index}")
     assert isinstance(task.train, Arrays)
     for method in ("static.el2n:share=0.6", "static.craig:share=0.6"):  # the second finds the proxy trained
@@ -105,7 +104,7 @@ def test_a_static_method_pays_for_its_proxy_and_is_told_of_all_data() -> None:
 
 def test_a_run_can_be_made_again_from_its_record() -> None:
     first = facts()
-    second = list(training.run(Settings.of(first[0]["settings"]), task=made()))
+    second = list(loop.run(Settings.of(first[0]["settings"]), task=made()))
     assert second[-1]["metric"] == first[-1]["metric"]
     assert second[-1]["test_loss"] == first[-1]["test_loss"]
 
@@ -126,15 +125,15 @@ def test_a_commit_is_told_of_a_repository_that_has_this_code_alone(
     git("init", "-q")
     git("add", "theirs.py")
     git("commit", "-qm", "first")
-    monkeypatch.setattr(telling, "__file__", str(package))
-    assert telling.git_state() is None
+    monkeypatch.setattr(run_facts, "__file__", str(package))
+    assert run_facts.git_state() is None
     git("add", "-f", ".venv")
     git("commit", "-qm", "second")
     commit = git("rev-parse", "HEAD").strip()
-    assert telling.git_state() == {"commit": commit, "dirty": False}
+    assert run_facts.git_state() == {"commit": commit, "dirty": False}
     (tmp_path / "new.py").touch()
-    assert telling.git_state() == {"commit": commit, "dirty": False}
+    assert run_facts.git_state() == {"commit": commit, "dirty": False}
     (tmp_path / "theirs.py").write_text("# changed")
-    assert telling.git_state() == {"commit": commit, "dirty": True}
+    assert run_facts.git_state() == {"commit": commit, "dirty": True}
     git("checkout", "-q", "--orphan", "empty")
-    assert telling.git_state() is None
+    assert run_facts.git_state() is None

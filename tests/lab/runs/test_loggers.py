@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infobatch.errors import InputError
-from infobatch.lab.runs import loggers as hooks
-from infobatch.lab.train import loop as training
+from infobatch.lab.runs import loggers
+from infobatch.lab.train import loop
 from infobatch.lab.train.settings import Settings
 
 SETTINGS = {"task": "digits", "lr": 0.1, "epochs": 5, "augment": True, "milestones": [0.3, 0.6]}
@@ -39,14 +39,14 @@ def epoch(number: int, metric: float | None = None) -> dict[str, Any]:
 
 
 def test_names_are_those_of_the_records() -> None:
-    assert hooks.flatten(epoch(2)) == {
+    assert loggers.flatten(epoch(2)) == {
         "epoch/kept": 98.0, "epoch/metric": 3.0, "seconds/step": 0.25, "seconds/data": 0.5,
     }  # fmt: skip
-    assert hooks.flatten(END) == {
+    assert loggers.flatten(END) == {
         "end/metric": 95.0, "end/saved": 0.25, "end/epochs": 5.0, "end/seconds/total": 9.0,
     }  # fmt: skip
     for kind in ("start", "samples", "pause", "resume"):
-        assert hooks.flatten({"kind": kind, "epoch": 3, "size": 7}) == {}
+        assert loggers.flatten({"kind": kind, "epoch": 3, "size": 7}) == {}
 
 
 plain = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-1, 1) | st.text(max_size=3)
@@ -63,7 +63,7 @@ def test_every_number_and_nothing_else(fact: dict[str, Any], kind: str) -> None:
     expected += [
         inner for value in fact.values() if isinstance(value, dict) for inner in value.values() if number(inner)
     ]
-    assert sorted(hooks.flatten({"kind": kind, **fact}).values()) == sorted(map(float, expected))
+    assert sorted(loggers.flatten({"kind": kind, **fact}).values()) == sorted(map(float, expected))
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------------------
@@ -80,21 +80,21 @@ def points(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_shows_what_the_facts_say(tmp_path: Path) -> None:
-    hook = hooks.TensorBoard(tmp_path)
+    hook = loggers.TensorBoard(tmp_path)
     for fact in (START, *map(epoch, range(5)), {"kind": "samples", "most": []}, END):
         hook(fact)
     hook.close()
     assert points(tmp_path, "epoch/metric") == [(0, 0.0), (1, 1.5), (2, 3.0), (3, 4.5), (4, 6.0)]
     assert points(tmp_path, "seconds/step") == [(number, 0.25) for number in range(5)]
     assert points(tmp_path, "end/saved") == [(5, 0.25)]
-    assert set(board(tmp_path).Tags()["scalars"]) == {*hooks.flatten(epoch(0)), *hooks.flatten(END)}
+    assert set(board(tmp_path).Tags()["scalars"]) == {*loggers.flatten(epoch(0)), *loggers.flatten(END)}
     assert len(list(tmp_path.iterdir())) == 1, "one run, one file"
 
 
 def test_tensorboard_has_the_settings(tmp_path: Path) -> None:
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    hook = hooks.TensorBoard(tmp_path)
+    hook = loggers.TensorBoard(tmp_path)
     hook(START)
     hook(END)
     hook.close()
@@ -109,11 +109,11 @@ def test_tensorboard_has_the_settings(tmp_path: Path) -> None:
 
 def test_tensorboard_goes_on_where_a_run_was_killed(tmp_path: Path) -> None:
     """Epoch 2 was told, but the last checkpoint was from before it: it comes again."""
-    killed = hooks.TensorBoard(tmp_path)
+    killed = loggers.TensorBoard(tmp_path)
     for fact in (START, epoch(0), epoch(1), epoch(2, metric=-1.0)):
         killed(fact)  # flushed fact by fact, never closed
     assert points(tmp_path, "epoch/metric") == [(0, 0.0), (1, 1.5), (2, -1.0)]
-    hook = hooks.TensorBoard(tmp_path)
+    hook = loggers.TensorBoard(tmp_path)
     for fact in ({"kind": "resume", "epoch": 2}, *map(epoch, range(2, 5)), END):
         hook(fact)
     hook.close()
@@ -122,9 +122,11 @@ def test_tensorboard_goes_on_where_a_run_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_real_run_on_the_board(tmp_path: Path) -> None:
-    hook = hooks.TensorBoard(tmp_path)
+    hook = loggers.TensorBoard(tmp_path)
     told = []
-    for fact in training.run(Settings(model="mlp", epochs=2, method="full", batch_size=256, threads=1, gallery=0, device="cpu")):
+    for fact in loop.run(
+        Settings(model="mlp", epochs=2, method="full", batch_size=256, threads=1, gallery=0, device="cpu")
+    ):
         told.append(fact)
         hook(fact)
     hook.close()
@@ -160,7 +162,7 @@ def records(path: Path) -> list[Any]:
     return found
 
 
-def close(hook: hooks.WandB) -> None:
+def close(hook: loggers.WandB) -> None:
     """And wait until its service has written everything, as the end of a process does."""
     import wandb
 
@@ -185,8 +187,9 @@ def history(folder: Path) -> dict[int, dict[str, Any]]:
     return steps
 
 
+@pytest.mark.slow
 def test_wandb_writes_offline_what_the_facts_say(tmp_path: Path) -> None:
-    hook = hooks.WandB("tests", folder=tmp_path)
+    hook = loggers.WandB("tests", folder=tmp_path)
     for fact in (START, epoch(0), epoch(1), END):
         hook(fact)
     close(hook)
@@ -209,11 +212,11 @@ def test_wandb_writes_offline_what_the_facts_say(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path) -> None:
-    hook = hooks.WandB("tests", folder=tmp_path)
+    hook = loggers.WandB("tests", folder=tmp_path)
     for fact in (START, epoch(0), epoch(1), {"kind": "pause", "epoch": 2}):
         hook(fact)
     close(hook)
-    hook = hooks.WandB("tests", folder=tmp_path)
+    hook = loggers.WandB("tests", folder=tmp_path)
     for fact in ({"kind": "resume", "epoch": 2, "environment": {}}, epoch(2), END):
         hook(fact)
     close(hook)
@@ -226,7 +229,7 @@ def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path) -> None:
 
 def test_a_new_start_is_a_new_run_of_wandb(tmp_path: Path) -> None:
     for _ in range(2):
-        hook = hooks.WandB("tests", folder=tmp_path)
+        hook = loggers.WandB("tests", folder=tmp_path)
         hook(START)
         close(hook)
     assert len({path.name for path in files(tmp_path)}) == 2
@@ -241,18 +244,18 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match="pip install tensorboard"):
-        hooks.TensorBoard(tmp_path)
+        loggers.TensorBoard(tmp_path)
     with pytest.raises(InputError, match="pip install wandb"):
-        hooks.WandB("tests", folder=tmp_path)
+        loggers.WandB("tests", folder=tmp_path)
 
 
 def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Did you mean offline"):
-        hooks.WandB("tests", mode="offlin", folder=tmp_path)
+        loggers.WandB("tests", mode="offlin", folder=tmp_path)
 
 
 def test_hooks_are_hooks(tmp_path: Path) -> None:
-    every: list[hooks.Hook] = [hooks.TensorBoard(tmp_path), hooks.WandB("tests", folder=tmp_path)]
+    every: list[loggers.Hook] = [loggers.TensorBoard(tmp_path), loggers.WandB("tests", folder=tmp_path)]
     for hook in every:
         hook.close()  # before any fact: nothing happens
     assert not list(tmp_path.iterdir())

@@ -11,8 +11,8 @@ from small_task import QUICK, facts, made
 from torch import nn
 
 from infobatch.errors import StateError
-from infobatch.lab.runs import resume as resuming
-from infobatch.lab.train import loop as training
+from infobatch.lab.runs import resume
+from infobatch.lab.train import loop
 from infobatch.lab.train.optimizers import make_optimizer
 from infobatch.lab.train.settings import Settings
 
@@ -29,7 +29,7 @@ def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, metho
     """Bit for bit, and with a net that draws from the global generator."""
     task = made(pad=1, flip=True, make_model=with_dropout)
     settings = Settings.of({**QUICK, "epochs": 8, "feed": feed, "method": method, "model": "task"})
-    whole = list(training.run(settings, task=task))
+    whole = list(loop.run(settings, task=task))
     for pause_at in (1, 13, 31):
         count = 0
 
@@ -39,9 +39,9 @@ def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, metho
             return count >= last
 
         path = tmp_path / f"{pause_at}.pt"
-        first = list(training.run(settings, task=task, keep=path, stop=stop))
+        first = list(loop.run(settings, task=task, keep=path, stop=stop))
         assert first[-1]["kind"] == "pause"
-        second = list(training.run(settings, task=task, keep=path, resume=True))
+        second = list(loop.run(settings, task=task, keep=path, resume=True))
         assert second[0]["kind"] == "resume"
         again = [*first[:-1], *second[1:]]
         assert [fact["kind"] for fact in again] == [fact["kind"] for fact in whole]
@@ -55,23 +55,23 @@ def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, metho
 
 def test_a_run_with_epochs_of_one_batch_can_be_stopped(tmp_path: Path) -> None:
     settings = Settings.of({**QUICK, "batch_size": 150})
-    first = list(training.run(settings, task=made(), keep=tmp_path / "c.pt", stop=lambda: True))
+    first = list(loop.run(settings, task=made(), keep=tmp_path / "c.pt", stop=lambda: True))
     assert [fact["kind"] for fact in first] == ["start", "epoch", "pause"]
-    second = list(training.run(settings, task=made(), keep=tmp_path / "c.pt", resume=True))
+    second = list(loop.run(settings, task=made(), keep=tmp_path / "c.pt", resume=True))
     assert second[-1]["test_loss"] == facts(batch_size=150)[-1]["test_loss"]
 
 
 def test_a_run_goes_on_with_what_it_had_chosen(tmp_path: Path) -> None:
     """Another machine might choose others; and the proxy is not trained again."""
     task, settings = made(), Settings.of({**QUICK, "method": "static.grand"})
-    whole = list(training.run(settings, task=task))
-    list(training.run(settings, task=task, keep=tmp_path / "c.pt", stop=lambda: True))
+    whole = list(loop.run(settings, task=task))
+    list(loop.run(settings, task=task, keep=tmp_path / "c.pt", stop=lambda: True))
     state = torch.load(tmp_path / "c.pt")
     other = torch.randperm(150)[: len(state["choice"]["indices"])].sort().values
     state["choice"]["indices"] = other
     torch.save(state, tmp_path / "other.pt")
-    again = list(training.run(settings, task=task, keep=tmp_path / "other.pt", resume=True))
-    lab = training.Training(settings, task, state=resuming.read_state(tmp_path / "other.pt", settings, task))
+    again = list(loop.run(settings, task=task, keep=tmp_path / "other.pt", resume=True))
+    lab = loop.Training(settings, task, state=resume.read_state(tmp_path / "other.pt", settings, task))
     assert lab.choice is not None
     assert torch.equal(lab.choice.indices, other)
     assert again[-1]["seconds"]["selection"] > 0  # what it took at first
@@ -81,16 +81,16 @@ def test_a_run_goes_on_with_what_it_had_chosen(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     settings, path = Settings.of(QUICK), tmp_path / "checkpoint.pt"
-    list(training.run(settings, task=made(), keep=path, stop=lambda: True))
+    list(loop.run(settings, task=made(), keep=path, stop=lambda: True))
     with pytest.raises(StateError, match="these settings"):
-        list(training.run(settings.but(lr=0.1), task=made(), keep=path, resume=True))
+        list(loop.run(settings.but(lr=0.1), task=made(), keep=path, resume=True))
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     settings, path = Settings.of(QUICK), tmp_path / "checkpoint.pt"
-    list(training.run(settings, task=made(), keep=path, stop=lambda: True))
+    list(loop.run(settings, task=made(), keep=path, stop=lambda: True))
     with pytest.raises(StateError, match=r"on these data.*size 150, not 151"):
-        list(training.run(settings, task=made(151), keep=path, resume=True))
+        list(loop.run(settings, task=made(151), keep=path, resume=True))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -112,9 +112,9 @@ def test_a_checkpoint_made_with_a_captured_step_goes_on_without_and_the_other_wa
         graph = {"lr": torch.tensor(0.5), "fused": True, "capturable": True}
         group = state["param_groups"][0]
         group |= {key: value for key, value in graph.items() if key in group}
-    flags = {key: after.param_groups[0].get(key) for key in resuming.MACHINE}
-    resuming.load_optimizer(after, state)
-    assert {key: after.param_groups[0].get(key) for key in resuming.MACHINE} == flags
+    flags = {key: after.param_groups[0].get(key) for key in resume.MACHINE}
+    resume.load_optimizer(after, state)
+    assert {key: after.param_groups[0].get(key) for key in resume.MACHINE} == flags
     assert isinstance(after.param_groups[0]["lr"], torch.Tensor) == captured
     mine.load_state_dict(theirs.state_dict())
     for group in after.param_groups:  # the CPU steps without a graph

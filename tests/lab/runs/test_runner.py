@@ -392,6 +392,7 @@ def test_no_control_for_a_run_that_left_nothing_out(task: Task, tmp_path: Path) 
     assert shorter_run(settings, train_one(settings, tmp_path / "run", task=task)) is None
 
 
+@pytest.mark.slow
 def test_a_comparison_stopped_anywhere_goes_on_to_the_same_runs(task: Task, tmp_path: Path) -> None:
     series = Series(QUICK, ("infobatch",), (0, 1))
     whole = list(compare_into(tmp_path / "whole", series, task=task))

@@ -17,7 +17,7 @@ from PIL import Image
 from infobatch.errors import InputError
 from infobatch.lab.tasks import catalogue
 from infobatch.lab.tasks.catalogue import TASKS, make_task
-from infobatch.lab.tasks.readers import class_names as names
+from infobatch.lab.tasks.readers import class_names
 from infobatch.lab.tasks.task import Arrays, Task
 from infobatch.lab.train.settings import Settings
 
@@ -111,7 +111,7 @@ def test_every_task_tells_what_it_needs() -> None:
             if info.layouts:
                 with pytest.raises(InputError) as caught:
                     make_task(info.name, data)
-                for words in (*map(str, info.layouts), info.where):
+                for words in (*map(str, info.layouts), info.origin):
                     assert words in str(caught.value)
 
 
@@ -136,11 +136,11 @@ def test_one_folder_may_hold_several_sets(tmp_path: Path) -> None:
     as_idx(tmp_path / "MNIST" / "raw", "mnist")
     as_idx(tmp_path / "FashionMNIST" / "raw", "fashion_mnist")
     as_npy(tmp_path / "cifar10", "cifar10")
-    assert make_task("mnist", str(tmp_path)).classes == names.DIGITS
+    assert make_task("mnist", str(tmp_path)).classes == class_names.DIGITS
     fashion = make_task("fashion_mnist", str(tmp_path))
     assert fashion.classes[9] == "ankle boot"
     assert not torch.equal(fashion.train.inputs, make_task("mnist", str(tmp_path)).train.inputs)
-    assert make_task("cifar10", str(tmp_path)).classes == names.CIFAR10
+    assert make_task("cifar10", str(tmp_path)).classes == class_names.CIFAR10
 
 
 def test_cifar_pickles_are_looked_for_in_torchvisions_folders(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_imagenet_reads_from_files(tmp_path: Path) -> None:
 def test_digits_bring_their_own_data() -> None:
     task = make_task("digits", "")
     assert (len(task.train), len(task.test), task.classes) == (1257, 540, tuple("0123456789"))
-    with pytest.raises(InputError, match="brings its own"):
+    with pytest.raises(InputError, match="scikit-learn"):
         make_task("digits", "somewhere")
 
 
@@ -236,7 +236,7 @@ def test_own_tasks_with_and_without_a_folder(module: str) -> None:
     [
         ("their_tasks:mak_task", "", "Did you mean make_task"),
         ("their_task:make_task", "", "'their_task'"),
-        ("their_tasks.py:make_task", "", r"no \.py"),
+        ("their_tasks.py:make_task", "", r"leave out \.py"),
         (":make_task", "", "before the colon"),
         ("..up:make_task", "", "before the colon"),
         ("their_tasks:nothing", "", "NoneType"),
@@ -278,7 +278,7 @@ def test_small_own_images_are_left_as_they_are(tmp_path: Path) -> None:
         np.save(tmp_path / f"{part}_y.npy", np.arange(6) % 3)
     task = make_task("images", str(tmp_path))
     assert (task.pad, task.flip) == (0, False)
-    said = {name: catalogue.there(info, tmp_path) for name, info in TASKS.items() if info.layouts}
+    said = {name: catalogue.locate(info, tmp_path) for name, info in TASKS.items() if info.layouts}
     assert said.pop("images") == f"in {tmp_path}"
     assert not any(text.startswith("in ") for text in said.values())
     assert "3 classes of 1 x 12 x 12" in said["mnist"]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from infobatch.errors import InputError
-from infobatch.lab.runs import runner as bench
+from infobatch.lab.runs import runner
 from infobatch.lab.runs.records import read
-from infobatch.lab.runs.runner import train_one
+from infobatch.lab.runs.runner import settle, train_one
 from infobatch.lab.tasks.nets import fingerprint, make_net, net_for
 from infobatch.lab.tasks.task import Arrays, Task, differences, right
-from infobatch.lab.train import loop as training
+from infobatch.lab.train import loop
 from infobatch.lab.train.settings import Settings
 
 QUICK = Settings(epochs=2, batch_size=8, lr=0.05, threads=1, model="mlp", gallery=0)
@@ -84,9 +84,9 @@ class First(nn.Module):
 )
 def test_an_input_may_have_several_parts(item: Callable[[int], Any], key: Any) -> None:
     task = Task("parts", Made(item), Made(item), ("a", "b", "c"), make_model=lambda: First(key))
-    assert list(training.run(QUICK.but(model="task"), task=task))[-1]["steps"] > 0
-    with pytest.raises(InputError, match=r"inputs as tensors, for the net resnet8; got .* make_model of its own"):
-        list(training.run(QUICK.but(model="resnet8"), task=task))
+    assert list(loop.run(QUICK.but(model="task"), task=task))[-1]["steps"] > 0
+    with pytest.raises(InputError, match=r"inputs as tensors, for the net resnet8; got .* make_model"):
+        list(loop.run(QUICK.but(model="resnet8"), task=task))
 
 
 @pytest.mark.parametrize("named", ["conv", "mlp", "task", ""])
@@ -97,8 +97,8 @@ def test_a_net_that_is_named_is_taken_before_the_tasks_own(
     images = some(inputs=torch.zeros(20, 1, 4, 4))
     make = (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3))) if has_own else None
     task = Task("pictures", images, images, ("a", "b", "c"), make_model=make)
-    monkeypatch.setattr(bench, "make_task", lambda *_: task)
-    settings, _ = bench.settle({"model": named} if named else {})
+    monkeypatch.setattr(runner, "make_task", lambda *_: task)
+    settings, _ = settle({"model": named} if named else {})
     expected = named or ("task" if has_own else "conv")
     assert settings.model == expected, "the record tells it"
     if expected == "task" and make is None:
@@ -129,7 +129,7 @@ def test_a_data_set_that_cannot_be_right_is_refused(item: Callable[[int], Any], 
     for train, test, named in ((good, Made(item), "test"), (Made(item), good, "training")):
         task = Task("odd", train, test, tuple(classes), make_model=lambda: nn.Linear(4, 3))
         with pytest.raises(InputError, match=complaint.replace("training", named)):
-            list(training.run(QUICK.but(model="task"), task=task))
+            list(loop.run(QUICK.but(model="task"), task=task))
 
 
 def wrong_once_trained(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def wrong_once_trained(outputs: Tensor, labels: Tensor) -> Tensor:
     [
         (
             lambda outputs, labels: right(outputs, labels).mean(),
-            r"shape \[20\]; got .* shape \[\]. Leave the mean out",
+            r"shape \[20\]; got .* shape \[\]. Leave out the mean",
         ),
         (lambda outputs, labels: right(outputs, labels)[:, None], r"shape \[20\]; got .* of shape \[20, 1\]. Reduce"),
         (lambda outputs, labels: right(outputs, labels)[1:], r"shape \[20\]; got .* of shape \[19\]"),
@@ -180,7 +180,7 @@ def test_a_score_that_goes_wrong_later_is_told_at_that_test(tmp_path: Path) -> N
 @pytest.mark.parametrize("score", [lambda o, y: o.argmax(1) == y, lambda o, y: torch.full((len(y),), torch.nan)])
 def test_a_score_may_be_true_or_false_and_a_net_may_diverge(score: Callable[..., Any]) -> None:
     task = Task("fine", some(), some(), ("a", "b", "c"), score=score)
-    assert list(training.run(QUICK, task=task))[-1]["steps"] > 0
+    assert list(loop.run(QUICK, task=task))[-1]["steps"] > 0
 
 
 def test_trying_the_score_draws_from_no_generator_of_the_run() -> None:
@@ -189,7 +189,7 @@ def test_trying_the_score_draws_from_no_generator_of_the_run() -> None:
 
     def losses(score: Callable[..., Any]) -> list[float]:
         task = Task("t", data, data, ("a", "b", "c"), score=score, make_model=make)
-        told = list(training.run(QUICK.but(model="task", epochs=4, eval_every=4), task=task))
+        told = list(loop.run(QUICK.but(model="task", epochs=4, eval_every=4), task=task))
         return [fact["train_loss"] for fact in told if fact["kind"] == "epoch"]
 
     def make() -> nn.Module:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_task import QUICK, facts, made
 
-from infobatch.lab.train import loop as training
+from infobatch.lab.train import loop
 from infobatch.lab.train.batches import Draws, crop_and_flip
 from infobatch.lab.train.settings import Settings
 
@@ -26,7 +26,7 @@ def test_both_feeds_train_the_same(workers: int) -> None:
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
 def test_no_loader_draws_from_the_global_generator(feed: str) -> None:
-    lab = training.Training(Settings.of({**QUICK, "feed": feed, "method": "kakurenbo"}), made())
+    lab = loop.Training(Settings.of({**QUICK, "feed": feed, "method": "kakurenbo"}), made())
     before = torch.get_rng_state()
     while not lab.is_finished:
         lab.epoch(lambda: False)

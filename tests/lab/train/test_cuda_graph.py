@@ -9,8 +9,7 @@ import pytest
 import torch
 from small_task import QUICK, facts, made
 
-from infobatch.lab.train import cuda_graph as captured
-from infobatch.lab.train import loop as training
+from infobatch.lab.train import cuda_graph, loop
 from infobatch.lab.train.optimizers import make_optimizer
 from infobatch.lab.train.settings import Settings
 from infobatch.plan import Plan
@@ -21,41 +20,41 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.Info
 def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> None:
     """The warm-up, on the CPU: on a GPU, indices past the end would stop the device."""
 
-    class Warm(captured.CapturedStep):
+    class Warm(cuda_graph.CapturedStep):
         def _capture(self) -> Any:
             self.warm_up()
 
     cuda = torch.device("cuda")
     for batch in (16, 76, 150, 151):
         settings = Settings.of({**QUICK, "batch_size": batch})
-        assert captured.can_capture(made(), settings, cuda) == (batch <= 150)
+        assert cuda_graph.can_capture(made(), settings, cuda) == (batch <= 150)
         if batch <= 150:
-            lab = training.Training(settings, made(pad=1, flip=True))
+            lab = loop.Training(settings, made(pad=1, flip=True))
             lab.optimizer = make_optimizer(lab.model, settings, captured=True)
             seen: list[Any] = []
             lab.step = seen.append  # type: ignore[method-assign]
             Warm(lab)
             first = cast(Plan, lab.train_data.plan()).indices[:batch]
             assert [piece.indices.tolist() for piece in seen] == 3 * [first.tolist()]
-    assert not captured.can_capture(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
-    assert not captured.can_capture(made(), Settings.of(QUICK), torch.device("cpu"))
+    assert not cuda_graph.can_capture(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
+    assert not cuda_graph.can_capture(made(), Settings.of(QUICK), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
 def test_cudnn_tries_out_no_size_of_a_last_batch(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pruned epoch ends in another one. For whole batches it is as the caller said, and so after a run."""
     seen: set[tuple[bool, bool, bool]] = set()
-    step, flags = training.Training.step, torch.backends.cudnn
+    step, flags = loop.Training.step, torch.backends.cudnn
 
-    def look(self: training.Training, batch: Any) -> None:
+    def look(self: loop.Training, batch: Any) -> None:
         seen.add((len(batch.labels) == 16, flags.benchmark, flags.enabled))
         step(self, batch)
 
-    monkeypatch.setattr(training.Training, "step", look)
+    monkeypatch.setattr(loop.Training, "step", look)
     monkeypatch.setattr(flags, "benchmark", True)
     facts(feed=feed)
     assert seen == {(True, True, True), (False, False, True)}
-    with pytest.raises(ZeroDivisionError), captured.cudnn_benchmark(False):
+    with pytest.raises(ZeroDivisionError), cuda_graph.cudnn_benchmark(False):
         _ = 1 // 0
     assert flags.benchmark
 
@@ -72,9 +71,9 @@ def test_on_a_gpu_a_run_is_the_same_with_a_graph_and_without_and_half_and_half(
     losses = []
     for first, second in ((with_graph, with_graph), (without, without), (with_graph, without), (without, with_graph)):
         calls, path = iter(range(5)), tmp_path / "c.pt"
-        told = list(training.run(first, task=made(), keep=path, stop=lambda calls=calls: next(calls, None) is None))
+        told = list(loop.run(first, task=made(), keep=path, stop=lambda calls=calls: next(calls, None) is None))
         assert told[-1]["kind"] == "pause"
-        told += training.run(second, task=made(), keep=path, resume=True)
+        told += loop.run(second, task=made(), keep=path, resume=True)
         losses.append([fact["train_loss"] for fact in told if fact["kind"] == "epoch"])
         assert told[0]["environment"]["graph"] == (first.graph and batch <= 150)
     for other in losses[1:]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import infobatch
 from infobatch.lab.tasks.nets import make_net
 from infobatch.lab.tasks.task import Arrays, Task
-from infobatch.lab.train import loop as training
+from infobatch.lab.train import loop
 from infobatch.lab.train.optimizers import epoch_rates, make_optimizer, make_scheduler, rate_table
 from infobatch.lab.train.settings import Settings
 
@@ -49,11 +49,11 @@ def test_the_loop_is_the_plain_loop() -> None:
 
     kept = [plan.kept for plan in plans]
     assert min(kept) < 150
-    told = list(training.run(settings, task=task))
+    told = list(loop.run(settings, task=task))
     assert [fact["kept"] for fact in told if fact["kind"] == "epoch"] == kept
     assert told[-1]["metric"] == pytest.approx(metric)
     assert told[-1]["samples"] == sum(kept)
-    lab = training.Training(settings, task)
+    lab = loop.Training(settings, task)
     table = rate_table(settings, 8 * steps)
     mine = []
     for plan in plans:

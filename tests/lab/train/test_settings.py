@@ -125,6 +125,7 @@ def test_nets_have_the_size_they_should(name: str, parameters: int | None) -> No
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
 
 
+@pytest.mark.slow
 def test_nets_of_transformers() -> None:
     net = make_net("transformers:vit", (3, 32, 32), 10)
     assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 10)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...errors import InputError, StateError, message
 from ..tasks.catalogue import make_task
-from ..tasks.nets import usual_net
+from ..tasks.nets import default_net
 from ..tasks.task import Task, differences
 from ..train.loop import Tick, run
 from ..train.settings import HARDWARE, Settings, without_whole_last
@@ -46,7 +46,7 @@ def settle(given: dict[str, Any]) -> tuple[Settings, Task]:
     checked = Settings.of(given)  # refuses wrong settings before any data are read
     checked.check_trainable()
     task = make_task(checked.task, checked.data)
-    return Settings.of(given, {"model": usual_net(task), **task.defaults}), task
+    return Settings.of(given, {"model": default_net(task), **task.defaults}), task
 
 
 def train_one(

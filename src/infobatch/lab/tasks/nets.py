@@ -1,4 +1,4 @@
-"""Nets by name. ResNets are those for small images: a 3x3 stem of stride 1 and no pooling before the blocks."""
+"""Nets by name. The ResNets are the variants for small images: a 3x3 stem of stride 1, no pooling before the blocks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _shortcut(inner: int, outer: int, stride: int) -> nn.Module:
 def resnet(
     shape: tuple[int, ...], classes: int, *, block: type[Basic | Bottleneck], depths: tuple[int, ...], width: int = 64
 ) -> nn.Module:
-    """Stages of ``depths`` blocks; each stage halves the image and doubles the width."""
+    """Build a ResNet with stages of ``depths`` blocks; each stage halves the image and doubles the width."""
     layers: list[nn.Module] = [*_conv(_image(shape)[0], width, 3), nn.ReLU(inplace=True)]
     inner = width
     for stage, depth in enumerate(depths):
@@ -73,7 +73,7 @@ def resnet(
 
 
 def conv(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two convolutions with batch norm, one pooling, one linear layer: for digits and the like."""
+    """Build a net for digits: two convolutions with batch norm, one pooling, one linear layer."""
     channels, height, width = _image(shape)
     return nn.Sequential(
         *(*_conv(channels, 32, 3), nn.ReLU(inplace=True)),
@@ -83,7 +83,7 @@ def conv(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
-    """Two hidden layers."""
+    """Build a net with two hidden layers."""
     inputs = int(torch.tensor(shape).prod())
     return nn.Sequential(
         *(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(inplace=True)),
@@ -102,7 +102,7 @@ NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 
 
 class Logits(nn.Module):
-    """A model of ``transformers``, which answers with more than its logits."""
+    """The logits of a model of ``transformers``, which returns more than them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -114,7 +114,16 @@ class Logits(nn.Module):
 
 
 def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A fresh net for inputs of ``shape``. Its first weights come from torch's global random state."""
+    """Build a net; its initial weights come from torch's global generator.
+
+    Args:
+        name: A net of the lab, timm:NAME or transformers:NAME.
+        shape: The shape of one input.
+        classes: The number of outputs.
+
+    Raises:
+        InputError: If the name is unknown, the shape does not fit, or a package is missing.
+    """
     library, colon, inner = name.partition(":")
     if not colon:
         if name not in NETS:
@@ -129,21 +138,25 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     raise InputError(message("timm:NAME or transformers:NAME", repr(name), suggest(library, ("timm", "transformers"))))
 
 
-def usual_net(task: Task) -> str:
-    """Where none is named: the task's own, if it has one."""
+def default_net(task: Task) -> str:
+    """Return the net used if none is named: the task's own, if it has one."""
     return "task" if task.make_model is not None else "conv"
 
 
 def net_for(task: Task, settings: Settings) -> nn.Module:
-    """The net of a run: the one that is named, else the usual one."""
-    name = settings.model or usual_net(task)
+    """Build the net of a run.
+
+    Raises:
+        InputError: If the net does not exist or does not fit the inputs.
+    """
+    name = settings.model or default_net(task)
     if name == "task":
         if task.make_model is None:
             raise InputError(message("a task with its own net", task.name, "Name a model."))
         return task.make_model()
     first = cast(Any, task.train)[0][0]
     if not isinstance(first, Tensor):
-        remedy = "Give the task a make_model of its own."
+        remedy = "Give the task a make_model."
         raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
     return make_net(name, tuple(first.shape), max(len(task.classes), 1))
 
@@ -160,7 +173,7 @@ def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """An image classifier with fresh weights from the library's default configuration, as transformers:vit."""
+    """Build an image classifier with random weights from the library's default configuration."""
     try:
         from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForImageClassification
     except ImportError as error:
@@ -168,7 +181,9 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             message("transformers installed, for its models", str(error), "pip install transformers")
         ) from error
     if name not in CONFIG_MAPPING:
-        raise InputError(message("a model type of transformers, as vit", repr(name), suggest(name, CONFIG_MAPPING)))
+        raise InputError(
+            message("a model type of transformers, such as vit", repr(name), suggest(name, CONFIG_MAPPING))
+        )
     channels, height, width = _image(shape)
     given: dict[str, Any] = {"num_labels": classes, "num_channels": channels}
     if height == width:
@@ -181,20 +196,20 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise InputError(message("images of shape (C, H, W) for this net", str(shape), "Take the model mlp."))
+        raise InputError(message("images of shape (C, H, W) for this net", str(shape), "Use the model mlp."))
     return shape[0], shape[1], shape[2]
 
 
 def fingerprint(model: nn.Module) -> str:
-    """What tells a net from another, whatever its weights and wherever it runs: names and shapes of all it keeps.
+    """Identify a net by the names and shapes of its parameters and buffers, whatever their values.
 
     >>> fingerprint(nn.Linear(2, 3))
     '9 parameters, sha256:26b6dfd8aa15'
     """
-    kept = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    told = "\n".join(f"{name} {list(each.shape)}" for name, each in kept)
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    described = "\n".join(f"{name} {list(each.shape)}" for name, each in tensors)
     count = sum(each.numel() for each in model.parameters())
-    return f"{count:,} parameters, sha256:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    return f"{count:,} parameters, sha256:{hashlib.sha256(described.encode()).hexdigest()[:12]}"
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -1,4 +1,4 @@
-"""A task: data, the net it is usually trained with, and how an answer is judged."""
+"""A task: its data, its default net, its loss and its metric."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Arrays:
     def __post_init__(self) -> None:
         for name, value in (("inputs", self.inputs), ("labels", self.labels)):
             if not isinstance(value, Tensor) or not value.dim():
-                remedy = "Arrays(inputs, labels), with one row a sample; torch.from_numpy makes tensors of arrays."
+                remedy = "Arrays(inputs, labels) needs one row per sample; torch.from_numpy converts arrays."
                 raise InputError(message(f"{name} as a tensor [N, ...]", type(value).__name__, remedy))
         if len(self.inputs) != len(self.labels):
             got = f"{len(self.inputs)} inputs and {len(self.labels)} labels"
@@ -44,11 +44,12 @@ class Arrays:
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Return the cross entropy per sample."""
     return F.cross_entropy(outputs.float(), labels, reduction="none", label_smoothing=label_smoothing)
 
 
 def right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """1 where the largest output is the label's."""
+    """Return 1 per sample if the largest output is that of its label, else 0."""
     return (outputs.argmax(1) == labels).float()
 
 
@@ -56,34 +57,37 @@ def right(outputs: Tensor, labels: Tensor) -> Tensor:
 class Task:
     """What to learn. ``train`` and ``test`` are ``Arrays``, or data sets of (input, label) that a loader reads.
 
-    The metric is 100 times the mean of ``score`` over the test set; more is better.
+    The metric is 100 times the mean of ``score`` over the test set; higher is better.
+
+    Raises:
+        InputError: If a set is empty or has labels outside of ``classes``.
     """
 
     name: str
     train: Arrays | Dataset[Any]
     test: Arrays | Dataset[Any]
     classes: tuple[str, ...]
-    """Names of the classes; empty where labels are no classes."""
+    """Names of the classes; empty if labels are not classes."""
     defaults: dict[str, Any] = field(default_factory=dict)
-    """Settings that suit it, where a person gives none: model, epochs, lr, ..."""
+    """Settings used unless the user gives others: model, epochs, lr, ..."""
     mean: Sequence[float] = ()
     std: Sequence[float] = ()
-    """Of each channel, for images as bytes: inputs become (x / 255 - mean) / std on the device."""
+    """Per channel, for images as bytes: inputs become (x / 255 - mean) / std on the device."""
     pad: int = 0
-    """Random crops out of images padded by so much with black; 0 for none."""
+    """Random crops from images padded with this many black pixels; 0 for none."""
     flip: bool = False
-    """Left and right are alike."""
+    """Flip images left to right at random."""
     loss: Loss = cross_entropy
-    """(outputs, labels, label_smoothing) -> one loss a sample."""
+    """(outputs, labels, label_smoothing) -> one loss per sample."""
     score: Score = right
-    """(outputs, labels) -> one number in [0, 1] a sample."""
+    """(outputs, labels) -> one number in [0, 1] per sample."""
     metric: str = "accuracy, %"
     texts: Callable[[int], str] | None = None
-    """The text of a training sample, where samples are no images."""
+    """Returns the text of a training sample, for samples that are not images."""
     make_model: Callable[[], torch.nn.Module] | None = None
-    """The task's own net, taken where no other model is named."""
+    """Builds the task's own net, used unless another model is named."""
     source: str = ""
-    """Where the data are from, for the record: names and hashes of the files. Else a hash of what is in memory."""
+    """Where the data come from, for the record: names and hashes of files. If empty, data in memory are hashed."""
 
     def __post_init__(self) -> None:
         for name, part in (("training", self.train), ("test", self.test)):
@@ -96,7 +100,7 @@ class Task:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What tells its data from others, for the record. An empty source says that nothing is known."""
+        """What identifies its data in a record. An empty source means that nothing is known."""
         return {
             "size": len(cast(Sized, self.train)),
             "classes": list(self.classes),
@@ -105,9 +109,13 @@ class Task:
 
 
 def check_labels(labels: Any, classes: int, where: str) -> None:
-    """A label beyond the classes would stop a GPU without a word."""
+    """Refuse labels that are not classes: on a GPU they would crash without a message.
+
+    Raises:
+        InputError: If the labels are not int64 [N] in [0, classes).
+    """
     expected = f"labels from 0 to {classes - 1} in {where}, as int64 [N]"
-    remedy = "They are places in the task's classes; leave classes empty where labels are no classes."
+    remedy = "They are positions in the task's classes; leave classes empty if labels are not classes."
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.dim() != 1:
         got = f"{labels.dtype} {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InputError(message(expected, got, remedy))
@@ -117,52 +125,60 @@ def check_labels(labels: Any, classes: int, where: str) -> None:
 
 
 ROUNDING = 1e-2
-"""How far a score may lie beyond its range: a metric in low precision does, and one in percent lies farther."""
+"""How far a score may lie outside its range because of low precision; one in percent lies further outside."""
 
 
 def check_scores(scores: Any, count: int) -> Tensor:
-    """What a task's own ``score`` returned for a batch. Its values are not looked at, so a device need not wait."""
+    """Check the shape of what a task's ``score`` returned for a batch, without reading values from the device.
+
+    Raises:
+        InputError: If it is not a real tensor [count].
+    """
     if isinstance(scores, Tensor) and scores.shape == (count,) and not scores.is_complex():
         return scores
     remedy = "Reduce every dimension but the first: score.flatten(1).mean(1)."
     if not isinstance(scores, Tensor):
-        remedy = "Return a tensor, as (outputs.argmax(1) == labels).float()."
+        remedy = "Return a tensor, for example (outputs.argmax(1) == labels).float()."
     elif not scores.dim():
-        remedy = "Leave the mean out, as in (outputs.argmax(1) == labels).float(): the lab takes it over all."
-    expected = f"one score a sample from the task's score, shape [{count}]"
+        remedy = "Leave out the mean, as in (outputs.argmax(1) == labels).float(): the lab averages over all samples."
+    expected = f"one score per sample from the task's score, shape [{count}]"
     raise InputError(message(expected, checks.describe(scores), remedy))
 
 
 def check_range(scores: Tensor) -> Tensor:
-    """What is not finite is let through: a net that diverged may give it, and then there is no metric."""
+    """Check that scores lie in [0, 1]; scores that are not finite pass, since a diverged net may produce them.
+
+    Raises:
+        InputError: If a score lies outside.
+    """
     if not scores.numel():
         return scores
     known = scores.double()
     low, high = (float(end) for end in torch.where(known.isfinite(), known, 0.5).aminmax())
     if low < -ROUNDING or high > 1 + ROUNDING:
-        remedy = "The metric is 100 times their mean: divide by the largest there can be, or clamp."
+        remedy = "The metric is 100 times their mean: divide by the largest possible score, or clamp."
         raise InputError(message("scores in [0, 1] from the task's score", f"{low:.4g} to {high:.4g}", remedy))
     return scores
 
 
 def differences(known: dict[str, Any], mine: dict[str, Any]) -> list[str]:
-    """Where a record's data are others than a task's. What either does not tell is not held against it.
+    """List where the data of a record differ from those of a task; what either does not know is skipped.
 
     >>> differences({"size": 9, "source": ""}, {"size": 10, "classes": ["a"], "source": "x"})
     ['size 9, not 10']
     """
     unknown = (None, "")
-    told = [key for key in mine if known.get(key) not in unknown and mine[key] not in unknown]
-    return [f"{key} {known[key]!r}, not {mine[key]!r}" for key in told if known[key] != mine[key]]
+    shared = [key for key in mine if known.get(key) not in unknown and mine[key] not in unknown]
+    return [f"{key} {known[key]!r}, not {mine[key]!r}" for key in shared if known[key] != mine[key]]
 
 
 HASHED = 1 << 28
-"""Bytes: a hash of more would delay the start. Of larger tensors every so many rows are hashed."""
+"""The most bytes of a tensor to hash, so that runs start quickly; of larger ones only every n-th row is hashed."""
 
 
 def _hashed(**parts: Any) -> str:
-    """As "train sha256:6cb72fc6430f, test ..."; empty where not all of it lies in memory."""
-    told = []
+    """Hash data in memory, as in "train sha256:6cb72fc6430f, test ..."; "" if a part is not in memory."""
+    hashes = []
     for name, part in parts.items():
         if not isinstance(part, Arrays):
             return ""
@@ -171,5 +187,5 @@ def _hashed(**parts: Any) -> str:
             step = -(-tensor.nbytes // HASHED) or 1
             total.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
             total.update(tensor[::step].detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
-        told.append(f"{name} sha256:{total.hexdigest()[:12]}")
-    return ", ".join(told)
+        hashes.append(f"{name} sha256:{total.hexdigest()[:12]}")
+    return ", ".join(hashes)

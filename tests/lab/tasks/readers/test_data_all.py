@@ -10,8 +10,7 @@ import pytest
 import torch
 from made import idx_folder, npy_folder, some_images, tiny_folder
 
-from infobatch.lab.tasks.readers import digits, idx, npy
-from infobatch.lab.tasks.readers import tiny_imagenet as tiny
+from infobatch.lab.tasks.readers import digits, idx, npy, tiny_imagenet
 from infobatch.lab.tasks.readers.common import fingerprint
 
 
@@ -47,5 +46,5 @@ def test_readers_write_nothing(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime for path in sorted(tmp_path.rglob("*"))}
     idx.read(tmp_path / "idx")
     npy.read(tmp_path / "npy").train.inputs.zero_()  # nor through the tensors
-    tiny.read(tmp_path / "tiny", (3, 8, 8))
+    tiny_imagenet.read(tmp_path / "tiny", (3, 8, 8))
     assert {path: path.stat().st_mtime for path in sorted(tmp_path.rglob("*"))} == before

@@ -23,7 +23,7 @@ from infobatch.lab.tasks.readers import idx, npy
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_idx_comes_out_as_it_went_in(tmp_path: Path, ending: str) -> None:
     made = idx_folder(tmp_path, ending)
-    assert idx.found(tmp_path)
+    assert idx.is_present(tmp_path)
     samples = idx.read(tmp_path)
     assert samples.train.inputs.shape == (6, 1, 5, 4)
     assert samples.train.inputs.dtype == torch.uint8
@@ -50,9 +50,7 @@ def test_idx_of_any_shape(tmp_path_factory: pytest.TempPathFactory, array: np.nd
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), packed=st.booleans())
-def test_idx_cut_anywhere_is_named(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, packed: bool
-) -> None:
+def test_idx_cut_anywhere_is_named(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, packed: bool) -> None:
     path = tmp_path_factory.mktemp("idx") / ("a.gz" if packed else "a")
     write_idx(path, np.arange(48, dtype=np.uint8).reshape(3, 4, 4))
     whole = path.read_bytes()
@@ -67,7 +65,7 @@ def test_idx_that_is_not_one(tmp_path: Path) -> None:
     path.write_bytes(b"\0\0\x0d\x01" + struct.pack(">If", 1, 1.0))
     refused(lambda: idx.values(path), str(path), "00 00 0d 01")
     path.write_bytes(b"\0\0\x08\x03" + b"\xff" * 12 + b"\0")
-    refused(lambda: idx.values(path), str(path), "1, so it is cut off")
+    refused(lambda: idx.values(path), str(path), "1, so it is truncated")
     write_idx(path, some_images(2, 2, 2))
     path.write_bytes(path.read_bytes() + b"\0")
     refused(lambda: idx.values(path), str(path), "more")

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from made import Trap, refused, some_images
 
-from infobatch.lab.tasks.readers import cifar
-from infobatch.lab.tasks.readers import class_names as names
+from infobatch.lab.tasks.readers import cifar, class_names
 from infobatch.lab.tasks.readers.common import digest
 
 
 class Python2:
-    """Writes the pickles of Python 2, protocol 2, as CIFAR's are: byte strings, and numpy's old names."""
+    """Writes the pickles of Python 2, protocol 2, as CIFAR's are: byte strings, and numpy's old class_names."""
 
     def __init__(self) -> None:
         self.out, self.memo = b"\x80\x02", 1
@@ -60,10 +59,7 @@ class Python2:
         self.out += b"(K\x01" + b"M" + struct.pack("<H", value.shape[0]) + b"M" + struct.pack("<H", value.shape[1])
         self.out += b"\x86cnumpy\ndtype\nU" + bytes([len(kind)]) + kind + b"K\x00K\x01\x87R"
         self.out += (
-            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
-            + struct.pack("<I", len(raw))
-            + raw
-            + b"tb"
+            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T" + struct.pack("<I", len(raw)) + raw + b"tb"
         )
 
 
@@ -89,8 +85,8 @@ def test_class_names_are_the_published_ones() -> None:
         *("medium_mammals", "non-insect_invertebrates", "people", "reptiles", "small_mammals", "trees"),
         *("vehicles_1", "vehicles_2"),
     ]
-    meta100 = python2({"fine_label_names": list(names.CIFAR100), "coarse_label_names": coarse})
-    meta10 = python2({"num_cases_per_batch": 10000, "label_names": list(names.CIFAR10), "num_vis": 3072})
+    meta100 = python2({"fine_label_names": list(class_names.CIFAR100), "coarse_label_names": coarse})
+    meta10 = python2({"num_cases_per_batch": 10000, "label_names": list(class_names.CIFAR10), "num_vis": 3072})
     assert hashlib.md5(meta100).hexdigest() == "7973b15100ade9c7d40fb424638fde48"
     assert hashlib.md5(meta10).hexdigest() == "5ff9c542aee3614f3951f8cda6e48888"
     assert cifar.unpickle(meta10)[b"label_names"][2] == b"bird"
@@ -104,7 +100,7 @@ def test_cifar_batches(tmp_path: Path, key: str, parts: list[str]) -> None:
     made, published = {}, {}
     for place, name in enumerate(parts):
         made[name], published[name] = batch(tmp_path / name, [place, 7, 9], key)
-    assert cifar.found(tmp_path, published)
+    assert cifar.is_present(tmp_path, published)
     samples = cifar.read(tmp_path, published)
     train = np.concatenate([made[name] for name in parts[:-1]]).reshape(-1, 3, 32, 32)
     assert np.array_equal(samples.train.inputs, train)
@@ -159,14 +155,14 @@ ATTACKS = {
 def test_a_pickle_with_code_is_refused_before_it_runs(tmp_path: Path, attack: str) -> None:
     sprung = tmp_path / "sprung"
     data = ATTACKS[attack](sprung)
-    with pytest.raises(pickle.UnpicklingError, match="asks for"):
+    with pytest.raises(pickle.UnpicklingError, match="no CIFAR file needs"):
         cifar.unpickle(data)
     assert not sprung.exists()
     path = tmp_path / "train"
     path.write_bytes(data)
     (tmp_path / "test").write_bytes(data)
     same = {"train": digest(path, "md5"), "test": digest(path, "md5")}
-    refused(lambda: cifar.read(tmp_path, same), str(path), "asks for")
+    refused(lambda: cifar.read(tmp_path, same), str(path), "no CIFAR file needs")
     assert not sprung.exists()
 
 

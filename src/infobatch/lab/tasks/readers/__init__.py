@@ -1,8 +1,7 @@
-"""Readers: local files in the layouts people have, as samples of a task.
+"""Readers: local files in common layouts, as samples of a task.
 
-    found(folder) -> bool      is this layout here?
-    read(folder) -> Samples    train, test, class names where the files tell them, and what was read
+    is_present(folder) -> bool    does the folder hold files in this layout?
+    read(folder) -> Samples       training set, test set, class names if the files have them, and what was read
 
-One file a layout. Nothing is written, nothing a file holds is run, and a file that is broken or not what it should be
-is named in the error.
+There is one module per layout. Readers write nothing, run nothing from a file, and raise errors that name the file.
 """

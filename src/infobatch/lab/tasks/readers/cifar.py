@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 as published: python pickles, in the folders that torchvision makes.
+"""CIFAR-10 and CIFAR-100 as published: Python pickles, in the folders that torchvision creates.
 
-A pickle can run code. So a file is opened only if its md5 is the published one, and then by an unpickler that knows
-plain values and arrays of bytes alone. The class names are in names.py, which spares the pickles that hold them.
+A pickle can run code. A file is therefore opened only if its md5 is the published one, with an unpickler that accepts
+only plain values and arrays of bytes. The class names are in class_names.py, so the pickles with them are not needed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,22 @@ CIFAR100_MD5 = {
 }
 
 
-def found(folder: Path, published: Mapping[str, str]) -> bool:
+def is_present(folder: Path, published: Mapping[str, str]) -> bool:
+    """True if the folder holds files in this layout."""
     return any((folder / name).is_file() for name in published)
 
 
 def read(folder: Path, published: Mapping[str, str]) -> Samples:
-    """The files of ``published`` (name -> md5); those whose name begins with "test" are the test set."""
+    """Read the files of ``published`` (name -> md5); those whose name begins with "test" are the test set.
+
+    Raises:
+        InputError: If a file is missing, has another md5 or is broken.
+    """
     for name in published:
         if not (folder / name).is_file():
             raise absent(folder / name, "the other batches")
     for name, md5 in published.items():
-        _check(folder / name, md5)
+        _check_md5(folder / name, md5)
     train = [name for name in published if not name.startswith("test")]
     test = [name for name in published if name.startswith("test")]
     source = ", ".join(f"{name} md5:{md5[:12]}" for name, md5 in published.items())
@@ -52,16 +57,14 @@ def read(folder: Path, published: Mapping[str, str]) -> Samples:
 
 
 def unpickle(data: bytes) -> Any:
-    """Dictionaries, lists, numbers, byte strings and arrays of bytes; anything else is refused before it runs."""
-    return _Plain(io.BytesIO(data), encoding="bytes").load()
+    """Load dictionaries, lists, numbers, byte strings and arrays of bytes; refuse anything else before it runs."""
+    return _SafeUnpickler(io.BytesIO(data), encoding="bytes").load()
 
 
-def _check(path: Path, md5: str) -> None:
+def _check_md5(path: Path, md5: str) -> None:
     got = digest(path, "md5")
     if got != md5:
-        remedy = (
-            "It was not opened: it is cut off, changed or another set. Fetch it again; your own data fit into npy."
-        )
+        remedy = "It was not opened, since it is not the published file. Download it again; use npy for your own data."
         raise InputError(message(f"{path} with the published md5 {md5}", got, remedy))
 
 
@@ -79,13 +82,13 @@ def _batch(path: Path) -> tuple[npt.NDArray[np.uint8], list[int]]:
         labels = content[b"fine_labels" if b"fine_labels" in content else b"labels"]
         if len(images) != len(labels) or any(type(label) is not int for label in labels):
             raise ValueError(f"{len(images)} images and {len(labels)} labels")
-    except Exception as error:  # whatever a broken pickle makes of the calls above
+    except Exception as error:  # a broken pickle can raise anything here
         raise broken(path, "a batch of CIFAR", f"{type(error).__name__}: {error}") from error
     return images, labels
 
 
 class _Array:
-    """Stands in for numpy's array: takes its state, and has no other powers."""
+    """A stand-in for numpy's array that only accepts its state."""
 
     array: npt.NDArray[np.uint8]
 
@@ -97,14 +100,14 @@ class _Array:
 
 
 class _Bytes:
-    """Stands in for numpy's dtype; uint8 only."""
+    """A stand-in for numpy's dtype; uint8 only."""
 
     def __init__(self, kind: Any, *_: Any) -> None:
         if kind != b"u1":
             raise pickle.UnpicklingError(f"an array of {kind!r}, not of bytes")
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like, which bytes have not."""
+        """Ignore byte order and the like, which bytes do not have."""
 
 
 def _reconstruct(*_: Any) -> _Array:
@@ -118,8 +121,8 @@ _KNOWN: dict[tuple[str, str], Any] = {
 }
 
 
-class _Plain(pickle.Unpickler):
+class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no CIFAR file needs")
         return _KNOWN[module, name]

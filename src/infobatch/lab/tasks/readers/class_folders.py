@@ -1,6 +1,6 @@
 """Images in class folders: train/CLASS/*.jpg and val/CLASS/*.jpg (or test), also with images/ below CLASS.
 
-``read`` brings small images into memory; ``lazy`` reads large ones when they are asked for.
+``read`` loads small images into memory; ``read_lazily`` reads large ones on access.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..task import Arrays
 from .common import Samples, readable
 from .decode import ENDINGS, Shape, View, centre_view, decode, random_view, stack
 
-WORDS = "train/CLASS/*.jpg and val/CLASS/*.jpg (or test/CLASS/*.jpg; png and others too)"
+DESCRIPTION = "train/CLASS/*.jpg and val/CLASS/*.jpg (or test/CLASS/*.jpg; png and others too)"
 TESTS = ("val", "test")
 UNREAD = (".avif", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".tga")
-"""Endings of images that are not read, and told where they lie among those that are."""
+"""Endings of images that are not read; a warning names them if they lie among those that are."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Files below ``root`` in a fixed order, and the label of each."""
+    """Image files below ``root`` in a fixed order, and their labels."""
 
     root: Path
     names: tuple[str, ...]
@@ -37,10 +37,12 @@ class Listing:
 
     @property
     def paths(self) -> list[Path]:
+        """The files."""
         return [self.root / name for name in self.names]
 
     @property
     def targets(self) -> Tensor:
+        """The labels as a tensor."""
         return torch.tensor(self.labels, dtype=torch.int64)
 
     def __str__(self) -> str:
@@ -49,11 +51,11 @@ class Listing:
 
 
 class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
-    """(image as bytes [3, 224, 224], label), each read when asked for. ``labels`` has all of them."""
+    """A data set of (image as bytes [3, 224, 224], label) that reads images on access; ``labels`` holds all labels."""
 
     def __init__(self, listing: Listing, view: View) -> None:
         self.root, self.view = listing.root, view
-        # one array rather than many strings: workers share its memory, while strings are copied as they are counted
+        # one array, not many strings: workers share it, while reference counts would make them copy strings
         self.names = np.array([os.fsencode(name) for name in listing.names])
         self.labels = listing.targets
 
@@ -64,47 +66,58 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
         path = self.root / os.fsdecode(bytes(self.names[index]))
         return decode(path, path, "RGB", self.view), self.labels[index]
 
-    def plain(self) -> ImageFiles:
-        """The same images without chance: the centre of each."""
+    def without_augmentation(self) -> ImageFiles:
+        """Return the same images with a fixed crop: the centre of each."""
         same = ImageFiles.__new__(ImageFiles)
         same.root, same.names, same.labels, same.view = self.root, self.names, self.labels, centre_view
         return same
 
 
-def found(folder: Path) -> bool:
+def is_present(folder: Path) -> bool:
+    """True if the folder holds files in this layout."""
     return bool(_folders(folder / "train")) and any((folder / name).is_dir() for name in TESTS)
 
 
 def read(folder: Path, shape: Shape) -> Samples:
-    train, test, classes = lists(folder)
-    return in_memory(train, test, shape, classes)
+    """Read the samples; raise InputError that names a missing or broken file."""
+    train, test, classes = list_sets(folder)
+    return load(train, test, shape, classes)
 
 
-def lazy(folder: Path) -> Samples:
-    train, test, classes = lists(folder)
+def read_lazily(folder: Path) -> Samples:
+    """Return data sets that read and crop each image on access."""
+    train, test, classes = list_sets(folder)
     return Samples(ImageFiles(train, random_view), ImageFiles(test, centre_view), f"{train}; {test}", classes)
 
 
-def in_memory(train: Listing, test: Listing, shape: Shape, classes: tuple[str, ...]) -> Samples:
+def load(train: Listing, test: Listing, shape: Shape, classes: tuple[str, ...]) -> Samples:
+    """Load listed images into memory; all must have ``shape``."""
     made = [Arrays(stack(listing.paths, shape), listing.targets) for listing in (train, test)]
     return Samples(made[0], made[1], f"{train}; {test}", classes)
 
 
-def lists(folder: Path) -> tuple[Listing, Listing, tuple[str, ...]]:
-    """Training files, test files, and the names of the class folders, as text, in the order of their labels."""
+def list_sets(folder: Path) -> tuple[Listing, Listing, tuple[str, ...]]:
+    """Return the training files, the test files, and the class names in the order of the labels."""
     classes = class_names(folder / "train")
     test = next(folder / name for name in TESTS if (folder / name).is_dir())
-    return listing(folder / "train", classes), listing(test, classes), tuple(map(readable, classes))
+    return list_images(folder / "train", classes), list_images(test, classes), tuple(map(readable, classes))
 
 
 def class_names(root: Path) -> tuple[str, ...]:
+    """Return the names of the class folders."""
     return tuple(_folders(root))
 
 
-def listing(root: Path, classes: Sequence[str]) -> Listing:
-    """Every image below a class folder of ``root``; classes not among ``classes`` are an error."""
+def list_images(root: Path, classes: Sequence[str]) -> Listing:
+    """List every image in a class folder of ``root``.
+
+    Raises:
+        InputError: If there are no images, or a class folder that is not among ``classes``.
+    """
     label = {name: place for place, name in enumerate(classes)}
-    left_out = [name for name in _files(root, "", ENDINGS + UNREAD) if (root / name).is_file()]  # of no class
+    skipped = [
+        name for name in _files(root, "", ENDINGS + UNREAD) if (root / name).is_file()
+    ]  # outside of class folders
     names: list[str] = []
     labels: list[int] = []
     for folder in _folders(root):
@@ -113,17 +126,20 @@ def listing(root: Path, classes: Sequence[str]) -> Listing:
             raise InputError(message(expected, repr(folder), "Move it away, or give the class training images."))
         below = f"{folder}/images/" if (root / folder / "images").is_dir() else f"{folder}/"
         inside = _files(root, below, ENDINGS)
-        left_out += _files(root, below, UNREAD)
+        skipped += _files(root, below, UNREAD)
         if not inside:
             raise InputError(message(f"images in {root / folder}", "none", f"Endings read: {', '.join(ENDINGS)}."))
         names += inside
         labels += [label[folder]] * len(inside)
     if not names:
-        remedy = "Images that lie there without class folders have no labels; sort them into folders first."
+        remedy = "Images outside of class folders have no labels; sort them into folders first."
         raise InputError(message(f"class folders in {root}", "none", remedy))
-    if left_out:
-        every, rule = len(names) + len(left_out), f"read are those in class folders that end in {', '.join(ENDINGS)}"
-        warn(f"left out: {len(left_out)} of {every} images in {root}, as {readable(left_out[0])}; {rule}")
+    if skipped:
+        total, rule = (
+            len(names) + len(skipped),
+            f"only files in class folders that end in {', '.join(ENDINGS)} are read",
+        )
+        warn(f"skipped {len(skipped)} of {total} images in {root}, for example {readable(skipped[0])}: {rule}")
     return Listing(root, tuple(names), tuple(labels))
 
 

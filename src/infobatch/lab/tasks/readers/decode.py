@@ -1,4 +1,4 @@
-"""Encoded images (PNG, JPEG, ...) to bytes [C, H, W], with Pillow."""
+"""Decode images (PNG, JPEG, ...) to bytes [C, H, W], with Pillow."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".t
 
 
 def pillow() -> Any:
+    """Return Pillow's Image module; raise InputError if Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -33,17 +34,27 @@ def pillow() -> Any:
 
 
 def decode(file: Path | bytes, name: Path | str, mode: str, view: View) -> Tensor:
-    """``view`` of one image in ``mode`` ("L" or "RGB"); ``name`` is what an error calls it."""
+    """Decode one image.
+
+    Args:
+        file: A path, or the encoded bytes.
+        name: What an error calls it.
+        mode: "L" or "RGB".
+        view: Turns the image into a tensor.
+
+    Raises:
+        InputError: If it cannot be decoded.
+    """
     library = pillow()
     try:
         with library.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             return view(image.convert(mode))
-    except Exception as error:  # whatever Pillow's many decoders make of bytes that are damaged
+    except Exception as error:  # Pillow's decoders can raise anything for damaged bytes
         raise broken(name, "a readable image", f"{type(error).__name__}: {error}") from error
 
 
-def whole(file: Path | bytes, name: Path | str, shape: Shape) -> Tensor:
-    """One image that must have ``shape`` [C, H, W], one channel or three."""
+def decode_exact(file: Path | bytes, name: Path | str, shape: Shape) -> Tensor:
+    """Decode one image that must have ``shape`` [C, H, W], with one channel or three."""
     image = decode(file, name, "L" if shape[0] == 1 else "RGB", pixels)
     if image.shape != shape:
         size = f"{image.shape[2]} x {image.shape[1]}"
@@ -52,36 +63,37 @@ def whole(file: Path | bytes, name: Path | str, shape: Shape) -> Tensor:
 
 
 def stack(files: Sequence[Path], shape: Shape) -> Tensor:
-    """All images of ``files`` in one tensor. Pillow decodes outside of Python's lock, so threads help."""
+    """Decode files into one tensor. Pillow releases Python's lock while it decodes, so threads help."""
     out = torch.empty((len(files), *shape), dtype=torch.uint8)
 
-    def put(place: int) -> None:
-        out[place] = whole(files[place], files[place], shape)
+    def store(place: int) -> None:
+        out[place] = decode_exact(files[place], files[place], shape)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(put, range(len(files))):
+        for _ in pool.map(store, range(len(files))):
             pass
     return out
 
 
 def pixels(image: Image) -> Tensor:
+    """Convert an image to a tensor [C, H, W]."""
     array = np.array(image)
     return torch.from_numpy(array).reshape(image.height, image.width, -1).permute(2, 0, 1).contiguous()
 
 
 def random_view(image: Image, size: int = 224) -> Tensor:
-    """A random part (8 to 100 % of the area, sides 3:4 to 4:3) at ``size`` x ``size``, flipped half of the time.
+    """Crop at random (8 to 100 % of the area, sides 3:4 to 4:3), scale to ``size`` x ``size``, flip half of the time.
 
-    Chance is torch's, which differs between a loader's workers and epochs.
+    Draws from torch's generator, which differs between a loader's workers and epochs.
     """
-    left, top, width, height = _part(image.width, image.height)
+    left, top, width, height = _random_box(image.width, image.height)
     box = (left, top, left + width, top + height)
     view = pixels(image.resize((size, size), pillow().Resampling.BILINEAR, box=box))
     return view.flip(2) if torch.rand(()).item() < 0.5 else view
 
 
 def centre_view(image: Image, size: int = 224, edge: int = 256) -> Tensor:
-    """The centre of the image once its shorter side has ``edge`` pixels."""
+    """Scale the shorter side to ``edge`` pixels and crop the centre."""
     scale = edge / min(image.width, image.height)
     width, height = (max(edge, int(side * scale)) for side in (image.width, image.height))
     left, top = round((width - size) / 2), round((height - size) / 2)
@@ -89,8 +101,8 @@ def centre_view(image: Image, size: int = 224, edge: int = 256) -> Tensor:
     return pixels(small.crop((left, top, left + size, top + size)))
 
 
-def _part(width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, width and height of a random part; the largest central one where ten draws do not fit."""
+def _random_box(width: int, height: int) -> tuple[int, int, int, int]:
+    """Draw left, top, width and height of a crop; the largest central one if ten draws do not fit."""
     for _ in range(10):
         share, tilt = torch.rand(2).tolist()
         area = width * height * (0.08 + 0.92 * share)

@@ -10,7 +10,7 @@ from .common import Samples, package_missing
 
 
 def read() -> Samples:
-    """Pixels are 0 to 16 in the file and become 0 to 255 here, each its own value still."""
+    """Read the digits; pixels from 0 to 16 are scaled to 0 to 255 without merging values."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -1,6 +1,6 @@
 """The four idx files of MNIST and Fashion-MNIST, plain or gzipped.
 
-bytes 0, 0, 8 (the values are bytes), number of dimensions; each dimension as big-endian uint32; then the values
+Bytes 0, 0, 8 (the values are bytes) and the number of dimensions; each dimension as big-endian uint32; the values.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ import numpy.typing as npt
 from ..task import Arrays
 from .common import Samples, absent, arrays, broken, fingerprint
 
-WORDS = (
+DESCRIPTION = (
     "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte, or each as .gz"
 )
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 LIMIT = 1 << 32
-"""More bytes than this in one file are a broken header, not images."""
+"""A header that promises more bytes than this is broken."""
 
 
-def found(folder: Path) -> bool:
+def is_present(folder: Path) -> bool:
+    """True if the folder holds files in this layout."""
     return any(_path(folder, part) for part in PARTS)
 
 
 def read(folder: Path) -> Samples:
+    """Read the samples; raise InputError that names a missing or broken file."""
     paths = []
     for part in PARTS:
         path = _path(folder, part)
@@ -41,12 +43,12 @@ def read(folder: Path) -> Samples:
 
 
 def values(path: Path) -> npt.NDArray[np.uint8]:
-    """The array of one file."""
+    """Read the array of one file."""
     try:
         with _opened(path) as file:
             return _values(file, path)
     except (EOFError, OSError, zlib.error) as error:
-        raise broken(path, "a whole idx file", str(error) or type(error).__name__) from error
+        raise broken(path, "a complete idx file", str(error) or type(error).__name__) from error
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -69,7 +71,7 @@ def _values(file: IO[bytes], path: Path) -> npt.NDArray[np.uint8]:
 
 
 def _amount(got: int, count: int) -> str:
-    return f"{got}, so it is cut off" if got < count else "more"
+    return f"{got}, so it is truncated" if got < count else "more"
 
 
 def _pair(images: Path, labels: Path) -> Arrays:
@@ -77,7 +79,7 @@ def _pair(images: Path, labels: Path) -> Arrays:
 
 
 def _names(part: str) -> list[str]:
-    """Both spellings in use, each plain and packed."""
+    """Both spellings in use, each plain and gzipped."""
     dimensions = 3 if part.endswith("images") else 1
     plain = [f"{part}{mark}idx{dimensions}-ubyte" for mark in "-."]
     return [*plain, *(f"{name}.gz" for name in plain)]

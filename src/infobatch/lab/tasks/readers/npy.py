@@ -11,17 +11,19 @@ import numpy.typing as npt
 from ..task import Arrays
 from .common import Samples, absent, arrays, broken, fingerprint
 
-WORDS = (
+DESCRIPTION = (
     "train_x.npy, train_y.npy, test_x.npy, test_y.npy (images as uint8 [N, H, W, C] or [N, H, W], labels as integers)"
 )
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 
 
-def found(folder: Path) -> bool:
+def is_present(folder: Path) -> bool:
+    """True if the folder holds files in this layout."""
     return any((folder / f"{part}.npy").is_file() for part in PARTS)
 
 
 def read(folder: Path) -> Samples:
+    """Read the samples; raise InputError that names a missing or broken file."""
     paths = [folder / f"{part}.npy" for part in PARTS]
     for path in paths:
         if not path.is_file():
@@ -30,11 +32,11 @@ def read(folder: Path) -> Samples:
 
 
 def values(path: Path) -> npt.NDArray[Any]:
-    """The array of one file. Mapped, so that a header that promises more than the file holds allocates nothing."""
+    """Map the array of one file, so that a header that promises more than the file holds allocates nothing."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # whatever numpy makes of a header that is damaged
-        raise broken(path, "a whole npy array of plain numbers", str(error) or type(error).__name__) from error
+    except Exception as error:  # numpy can raise anything for a damaged header
+        raise broken(path, "a complete npy array of plain numbers", str(error) or type(error).__name__) from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise broken(path, "one npy array", "an archive of several")

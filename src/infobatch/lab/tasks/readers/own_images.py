@@ -1,4 +1,4 @@
-"""Images of a person's own: what a set's name would tell (shape, classes, mean, spread) is taken from the files."""
+"""A user's own images: shape, classes, mean and standard deviation are taken from the files."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import torch
 from torch import Tensor
 
 from ..task import Arrays
-from . import class_folders as folders
-from . import npy, parquet
+from . import class_folders, npy, parquet
 from .common import Samples, broken
 from .decode import Shape, decode, pillow, pixels
 
-LOOKED_AT = 256
-"""How many images decide mean and spread where they are too large for memory."""
+SAMPLED = 256
+"""How many images give mean and standard deviation if the images are not in memory."""
 LARGEST = 64
-"""Sides up to so many pixels are kept in memory; larger images, or such of several sizes, are read when asked for."""
+"""Images with sides up to this many pixels are loaded into memory; larger or differing ones are read on access."""
 
 
 def read_folder(folder: Path) -> Samples:
-    """In memory where all are small and of one size; else as ImageNet is read, at 224 x 224."""
-    train, test, classes = folders.lists(folder)
+    """Load images that are small and of one size into memory; read others on access, at 224 x 224 like ImageNet."""
+    train, test, classes = class_folders.list_sets(folder)
     seen = {_header(path) for path in [*train.paths, *test.paths]}
     sizes, modes = {size for size, _ in seen}, {mode for _, mode in seen}
     if len(sizes) > 1 or max(max(size) for size in sizes) > LARGEST:
-        return folders.lazy(folder)
+        return class_folders.read_lazily(folder)
     ((width, height),) = sizes
-    return folders.in_memory(train, test, (1 if modes <= {"1", "L"} else 3, height, width), classes)
+    return class_folders.load(train, test, (1 if modes <= {"1", "L"} else 3, height, width), classes)
 
 
 def read_parquet(folder: Path) -> Samples:
+    """Read parquet files; all images must have the shape of the first."""
     return parquet.read(folder, parquet.first_shape(folder))
 
 
 def mean_and_std(part: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of each channel, with bytes as 0 to 1."""
+    """Compute mean and standard deviation per channel, with bytes scaled to [0, 1]."""
     inputs: Tensor
     if isinstance(part, Arrays):
         inputs = part.inputs
     else:
-        every = np.linspace(0, len(part) - 1, min(LOOKED_AT, len(part))).astype(int).tolist()
-        same = part.plain() if hasattr(part, "plain") else part  # without chance
-        inputs = torch.stack([same[place][0] for place in every])
+        places = np.linspace(0, len(part) - 1, min(SAMPLED, len(part))).astype(int).tolist()
+        fixed = part.without_augmentation() if hasattr(part, "without_augmentation") else part
+        inputs = torch.stack([fixed[place][0] for place in places])
     counts = [torch.bincount(inputs[:, at].flatten(), minlength=256).double() for at in range(inputs.shape[1])]
-    values = torch.arange(256, dtype=torch.float64) / 255  # exact, and without a copy of all images as floats
+    values = torch.arange(256, dtype=torch.float64) / 255  # exact, and needs no copy of the images as floats
     means = [float((count * values).sum() / count.sum()) for count in counts]
     spreads = [
         float((count * (values - mean) ** 2).sum() / count.sum()) ** 0.5
@@ -56,7 +56,7 @@ def mean_and_std(part: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def peek_npy(folder: Path) -> tuple[Shape, int] | None:
-    """Shape and number of classes, without reading the images; None where that cannot be told."""
+    """Return shape and number of classes without reading the images; None if that fails."""
     try:
         images, labels = npy.values(folder / "train_x.npy"), npy.values(folder / "train_y.npy")
         height, width, channels = (*images.shape[1:], 1)[:3]
@@ -66,8 +66,9 @@ def peek_npy(folder: Path) -> tuple[Shape, int] | None:
 
 
 def peek_folder(folder: Path) -> tuple[Shape, int] | None:
+    """Return shape and number of classes from the first image; None if that fails."""
     try:
-        train, _, classes = folders.lists(folder)
+        train, _, classes = class_folders.list_sets(folder)
         first = train.paths[0]
         height, width = decode(first, first, "L", pixels).shape[1:]
         return (1 if _header(first)[1] in ("1", "L") else 3, height, width), len(classes)
@@ -76,7 +77,7 @@ def peek_folder(folder: Path) -> tuple[Shape, int] | None:
 
 
 def _header(path: Path) -> tuple[tuple[int, int], str]:
-    """Size and mode, without decoding the image."""
+    """Return size and mode without decoding the image."""
     library = pillow()
     try:
         with library.open(path) as image:

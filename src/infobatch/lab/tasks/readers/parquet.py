@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face's datasets have them: encoded images and labels in columns.
+"""Parquet files of Hugging Face data sets: encoded images and labels in columns.
 
 train-00000-of-00002.parquet, ..., test-00000-of-00001.parquet, or train/*.parquet and test/*.parquet
 """
@@ -19,34 +19,36 @@ from torch import Tensor
 from ....errors import InputError
 from ..task import Arrays
 from .common import Samples, absent, broken, fingerprint, package_missing
-from .decode import Shape, decode, pillow, pixels, whole
+from .decode import Shape, decode, decode_exact, pillow, pixels
 
-WORDS = "train-*.parquet and test-*.parquet of Hugging Face (columns image or img, and label or fine_label)"
+DESCRIPTION = "train-*.parquet and test-*.parquet of Hugging Face (columns image or img, and label or fine_label)"
 TESTS = ("test", "validation", "valid", "val")
 IMAGES = ("image", "img")
 LABELS = ("fine_label", "label")
 
 
-def found(folder: Path) -> bool:
+def is_present(folder: Path) -> bool:
+    """True if the folder holds files in this layout."""
     return bool(_shards(folder, "train"))
 
 
 def read(folder: Path, shape: Shape) -> Samples:
+    """Read the samples; raise InputError that names a missing or broken file."""
     train = _shards(folder, "train")
     test = next((shards for part in TESTS if (shards := _shards(folder, part))), [])
     if not test:
         raise absent(folder / "test-*.parquet", "the training files")
     for shards in (train, test):
-        _complete(shards)
+        _check_complete(shards)
     return Samples(_join(train, shape), _join(test, shape), fingerprint([*train, *test]), class_names(train[0]))
 
 
 def first_shape(folder: Path) -> Shape:
-    """Of the first training image; all others must have it too."""
+    """Return the shape of the first training image; all others must have it too."""
     path = _shards(folder, "train")[0]
     file = _open(path)
     column = _column(file, IMAGES, path)
-    with _whole_file(path):
+    with _naming_file(path):
         first = next(file.iter_batches(batch_size=1, columns=[column]), None)
         if first is None or not first.num_rows:
             raise broken(path, "rows", "none")
@@ -57,7 +59,7 @@ def first_shape(folder: Path) -> Shape:
 
 
 def class_names(path: Path) -> tuple[str, ...]:
-    """Hugging Face writes them into the file's notes."""
+    """Return the class names in the file's metadata, where Hugging Face writes them; () if there are none."""
     file = _open(path)
     column = _column(file, LABELS, path)
     try:
@@ -68,17 +70,17 @@ def class_names(path: Path) -> tuple[str, ...]:
 
 
 def values(path: Path, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Images and labels of one file."""
+    """Read images and labels of one file."""
     file = _open(path)
     columns = [_column(file, IMAGES, path), _column(file, LABELS, path)]
     labels: list[int] = []
-    with _whole_file(path):
+    with _naming_file(path):
         out = torch.empty((file.metadata.num_rows, *shape), dtype=torch.uint8)
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             rows = batch.to_pydict()
             for image, label in zip(rows[columns[0]], rows[columns[1]], strict=True):
                 where = f"{path}, row {len(labels)}"
-                out[len(labels)] = whole(_encoded(image, where), where, shape)
+                out[len(labels)] = decode_exact(_encoded(image, where), where, shape)
                 if type(label) is not int or not -(2**63) <= label < 2**63:
                     raise broken(where, "a whole number as label", repr(label))
                 labels.append(label)
@@ -95,14 +97,14 @@ def _encoded(value: Any, where: str) -> bytes:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[None]:
-    """Whatever pyarrow makes of a file that is damaged, and torch of a number of rows that cannot be."""
+def _naming_file(path: Path) -> Iterator[None]:
+    """Turn any error of pyarrow or torch for a damaged file into one that names the file."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        raise broken(path, "a whole parquet file", f"{type(error).__name__}: {error}") from error
+        raise broken(path, "a complete parquet file", f"{type(error).__name__}: {error}") from error
 
 
 def _join(paths: list[Path], shape: Shape) -> Arrays:
@@ -118,7 +120,7 @@ def _open(path: Path) -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise package_missing("pyarrow", "parquet") from error
-    with _whole_file(path):
+    with _naming_file(path):
         return parquet.ParquetFile(path)
 
 
@@ -135,8 +137,8 @@ def _shards(folder: Path, part: str) -> list[Path]:
     return sorted(beside or folder.glob(f"{part}/*.parquet"))
 
 
-def _complete(paths: list[Path]) -> None:
-    """Names say how many files there are: one that was not fetched is not to be missed in silence."""
+def _check_complete(paths: list[Path]) -> None:
+    """Raise InputError if a file is missing; the names say how many there are."""
     marks = [re.search(r"-(\d+)-of-(\d+)", path.stem) for path in paths]
     there = {int(mark[1]) for mark in marks if mark}
     for mark in marks:
