@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 LAB_READY := $(VENV)/.lab-ready
 TEST_READY := $(VENV)/.test-ready
 
-.PHONY: demo test gpu check bench clean
+.PHONY: demo test test-all gpu check bench clean
 
 $(LAB_READY): pyproject.toml constraints.txt
 	@echo 'Installing torch and the lab into $(VENV): a minute or more'
@@ -26,8 +26,12 @@ demo: $(LAB_READY)  ## digits with and without pruning: the answer in one senten
 	@echo 'To have infobatch on your path: . $(BIN)/activate'
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
 
-test: check  ## every test but those that need a GPU, after the static checks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+test: check  ## static checks, and every test but the slow ones and those that need a GPU: minutes
+	$(PYTEST) -m 'not slow and not gpu'
+
+test-all: $(TEST_READY)  ## the slow tests: ranks, soak, browser, the full matrix, every framework case
+	$(PYTEST) -m 'slow and not gpu'
 
 gpu: $(TEST_READY)  ## the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -2,6 +2,7 @@
 
     python tools/layers.py            # print the order
     python tools/layers.py --check    # name every import that goes against it, and exit with 1
+    python tools/layers.py --write    # write the order into docs/architecture.md
 
 A module may import only from lines above its own, or from its own folder where the folder is a single entry. A folder
 stands for all modules below it.
@@ -29,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("epoch/running",),
     ("state",),
     ("dataset",),
-    ("loader", "schedule/"),
+    ("loader", "schedule/", "adapters/"),
     ("__init__",),
     ("integrations/", "selection/"),
     ("lab/",),
@@ -97,7 +98,17 @@ def text() -> str:
     return "\n".join(f"    {', '.join(layer)}" for layer in LAYERS)
 
 
+def filled(page: str) -> str:
+    """Return docs/architecture.md with this list in it."""
+    before, rest = page.split("<!-- layers -->")
+    return f"{before}<!-- layers -->\n{text()}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
+
+
 if __name__ == "__main__":
+    if "--write" in sys.argv:
+        page = PACKAGE.parents[1] / "docs" / "architecture.md"
+        page.write_text(filled(page.read_text()))
+        sys.exit()
     if "--check" in sys.argv:
         broken = violations()
         print("\n".join(broken) or "The import order holds.")

@@ -1,49 +1,29 @@
-"""The import order as docs/architecture.md shows it, folders included."""
+"""docs/architecture.md shows the import order of tools/layers.py, and a row for every folder."""
 
 from __future__ import annotations
 
-import ast
 import re
+import sys
 from pathlib import Path
 
-import infobatch
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import layers  # noqa: E402
 
-PACKAGE = Path(infobatch.__file__).parent
-PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-PARTS = {path.stem for path in PACKAGE.glob("[!_]*.py")} | {f"{path.parent.name}/" for path in PACKAGE.glob("*/*.py")}
-
-
-def shown() -> list[list[str]]:
-    """The lines of the order: modules and folders, without what is said of them."""
-    block = PAGE.split("Imports go one way", 1)[1].split("\n\n")[1]
-    return [re.split(r", ", re.split(r"\s{2,}", line.strip())[0]) for line in block.splitlines()]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
-def imported(part: str) -> set[str]:
-    """The other parts that a module or folder imports."""
-    files = (PACKAGE / part).rglob("*.py") if part.endswith("/") else [PACKAGE / f"{part}.py"]
-    found = set()
-    for file in files:
-        place = file.relative_to(PACKAGE).parts
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == len(place):  # from the package itself
-                names = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-                found |= {each for name in names for each in (name, f"{name}/") if each in PARTS}
-    return found
-
-
-def test_every_part_has_one_place() -> None:
-    assert sorted(part for line in shown() for part in line) == sorted(PARTS)
-
-
-def test_a_line_imports_from_those_above_it() -> None:
-    above: set[str] = set()
-    for line in shown():
-        for part in line:
-            assert imported(part) <= above, part
-        above |= set(line)
+def test_the_page_shows_the_layers() -> None:
+    assert layers.filled(PAGE) == PAGE, "python tools/layers.py --write"
 
 
 def test_every_folder_has_a_row() -> None:
-    for folder in (part for part in PARTS if part.endswith("/")):
-        assert re.search(rf"^\|.*\| {folder} \|$", PAGE, re.MULTILINE), folder
+    for folder in {path.parent.relative_to(layers.PACKAGE).parts[0] for path in layers.PACKAGE.glob("*/*.py")}:
+        assert re.search(rf"^\| {folder}/ \|", PAGE, re.MULTILINE), folder
+
+
+def test_no_folder_is_crowded_and_no_name_is_used_twice() -> None:
+    names = [path for path in layers.PACKAGE.rglob("*.py") if not path.stem.startswith("__")]
+    folders = [path.parent for path in names]
+    assert max(folders.count(folder) for folder in set(folders)) <= 14
+    assert len({path.name for path in names}) == len(names)

@@ -1,0 +1,1 @@
+"""Per-sample losses of tasks beyond image labels. Empty for now."""
