@@ -1,9 +1,9 @@
-"""Fill the cards' measured parts and table1.md from records.
+"""Write the measured part of each method card, and table1.md, from records.
 
     python tools/method_tables.py            # from research/records/small_table
-    python tools/method_tables.py --check    # changes nothing; names what is out of date, and then ends with 1
+    python tools/method_tables.py --check    # writes nothing; lists outdated files and exits with 1 if there are any
 
-Needs infobatch[lab]. What stands outside the marks is left as it is.
+Needs infobatch[lab]. Text outside the marks stays as it is.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 from infobatch.lab.compare import comparison, verdicts
 from infobatch.lab.compare.grouping import COMPARED, COST, group
 from infobatch.lab.compare.verdicts import Difference
-from infobatch.lab.runs import fields as readings
-from infobatch.lab.runs import records
+from infobatch.lab.runs import fields, records
 from infobatch.lab.runs.fields import metric_of
 from infobatch.lab.runs.records import Run
 from infobatch.lab.train.method_text import STATIC, VARIATIONS, parse_method, parse_static
@@ -43,20 +42,20 @@ BY_RATIO = (
     *("random", "random_star", "rising", "epsilon_greedy", "ucb"),
     *("dynamic_uncertainty", "rs2", "rcap", "eswp"),
 )
-"""Methods whose ``ratio`` is the share of all samples that a pruned epoch leaves out."""
+"""Methods whose ``ratio`` is the share of all samples that is pruned in an epoch."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured of one method at one share of one task."""
+    """The measurements of one method at one share on one task."""
 
     task: str
     card: str
     """The name of its file: ucb, static_el2n."""
     asked: int | None
-    """Per cent to leave out; None where the rule itself decides."""
+    """The percentage to prune; None if the method itself decides."""
     settings: str
-    """What else was set."""
+    """The other settings."""
     varied: bool
     accuracy: str
     saved: float | None
@@ -72,7 +71,7 @@ class Line:
 
 
 def asked_of(method: str) -> float | None:
-    """The share that a method's text asks to leave out; None where its rule decides.
+    """Return the share that a method is asked to prune; None if the method itself decides.
 
     >>> asked_of("ucb:ratio=0.5"), asked_of("static.el2n:share=0.25"), asked_of("infobatch")
     (0.5, 0.75, None)
@@ -94,12 +93,12 @@ def asked_of(method: str) -> float | None:
 
 
 def card_of(method: str) -> str:
-    """The file a method's numbers belong to."""
+    """Return the name of the card that a method's numbers belong to."""
     return method.partition(":")[0].replace(STATIC, "static_")
 
 
 def shown(settings: Settings, more: str) -> str:
-    """The settings but for the one that asks for the share."""
+    """List the settings except the one that sets the share."""
     name, _, rest = settings.method.partition(":")
     budget = {"saving": "share", "order_dp": "best"}.get(name, "share" if name.startswith(STATIC) else "ratio")
     if asked_of(settings.method) is None:
@@ -112,7 +111,7 @@ def shown(settings: Settings, more: str) -> str:
 
 
 def lines(runs: Iterable[Run]) -> list[Line]:
-    """Every method of every task against full data with the same settings and seeds."""
+    """Compare every method on every task with full data of the same settings and seeds."""
     tasks: dict[str, list[Run]] = {}
     for run in runs:
         tasks.setdefault(run.settings.task, []).append(run)
@@ -143,12 +142,12 @@ def _of_task(task: str, runs: list[Run]) -> list[Line]:
                 to_steps=None if settings.method == "full" else curves.difference(members),
             )
         )
-    return found + _fewer_steps(task, runs)
+    return found + _shorter_runs(task, runs)
 
 
-def _fewer_steps(task: str, runs: list[Run]) -> list[Line]:
-    """Full data that stopped early, against full data that did not."""
-    whole = [run for run in runs if run.settings.method == "full"]
+def _shorter_runs(task: str, runs: list[Run]) -> list[Line]:
+    """Compare shorter runs on full data with full data at full length."""
+    full = [run for run in runs if run.settings.method == "full"]
     return [
         Line(
             task=task,
@@ -161,24 +160,24 @@ def _fewer_steps(task: str, runs: list[Run]) -> list[Line]:
             to_full=row.difference,
             to_steps=None,
         )
-        for row in (comparison.compare(whole).rows if whole else ())
+        for row in (comparison.compare(full).rows if full else ())
         if row.n and row.steps and row.verdict.kind != "baseline"
     ]
 
 
 class Curves:
-    """Full data by its number of steps, seed by seed: what as many steps would have given."""
+    """The metric of full data by number of steps and seed: what a shorter run would have reached."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.points: dict[Any, dict[float, float]] = {}
         for run in runs:
-            metric, steps = metric_of(run), readings.number((run.end or {}).get("steps"))
+            metric, steps = metric_of(run), fields.number((run.end or {}).get("steps"))
             if run.settings.method == "full" and metric is not None and steps:
                 self.points.setdefault(_alike(run), {})[steps] = metric
 
     def at(self, run: Run) -> float | None:
-        """Full data with this run's steps: measured, or on the line between its two neighbours over log(steps)."""
-        steps = readings.number((run.end or {}).get("steps"))
+        """Return the metric of full data after this run's steps, if need be interpolated linearly in log(steps)."""
+        steps = fields.number((run.end or {}).get("steps"))
         points = sorted(self.points.get(_alike(run), {}).items())
         if not steps:
             return None
@@ -204,7 +203,7 @@ class Curves:
 
 
 def _alike(run: Run) -> tuple[Any, ...]:
-    """What two runs must share to be compared: the seed, and all but what is compared and what it costs."""
+    """Return what two runs must share to be compared: the seed, and all settings that affect the result."""
     plain = run.settings.plain()
     return run.settings.seed, *(str(value) for name, value in plain.items() if name not in COMPARED + COST)
 
@@ -220,14 +219,14 @@ def spread(mean: float | None, std: float | None, n: int) -> str:
 
 
 def interval(found: Difference) -> tuple[float, float] | None:
-    """Of a difference; None where few seeds are all alike, which says nothing about the next one."""
+    """Return the interval of a difference; None for few identical seeds, whose spread says nothing about the next."""
     if found.low is None or found.high is None or (not found.std and found.n < verdicts.WITHOUT_SPREAD):
         return None
     return found.low, found.high
 
 
 def apart(found: Difference | None) -> str:
-    """A difference with its interval."""
+    """Format a difference with its interval."""
     if found is None:
         return "-"
     ends = interval(found)
@@ -243,10 +242,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def measured(found: Sequence[Line], *, named: bool = False) -> list[str]:
-    """The measured part of a card; ``named`` says whose each row is."""
+    """Return the measured part of a card; if ``named``, each row starts with its method."""
     if not found:
         return [NOTHING]
-    head = ["task", "asked, %", "left out, %", "accuracy, %", "to full data", "to as many steps", "settings"]
+    head = ["task", "asked, %", "pruned, %", "accuracy, %", "to full data", "to a shorter run", "settings"]
     rows = []
     for line in sorted(found, key=_place):
         row = [
@@ -263,48 +262,48 @@ def measured(found: Sequence[Line], *, named: bool = False) -> list[str]:
 
 
 def filled(text: str, body: Sequence[str]) -> str:
-    """The page with this between the marks."""
+    """Return the page with ``body`` between the marks."""
     before, rest = text.split(BEGIN)
     return "\n".join([before + BEGIN, *body, END + rest.split(END)[1]])
 
 
 def table1(runs: Sequence[Run], found: Sequence[Line]) -> str:
-    """The page with all methods side by side."""
+    """Return the page with all methods side by side."""
     text = [
         "# Table 1, for small data",
         "",
-        "Every method of the package on small data, as the paper's Table 1 has them on CIFAR. Written by",
-        "`python tools/method_tables.py` from the records in `research/records/small_table`, and by nobody else.",
+        "Every method of the package on small data, like the paper's Table 1 on CIFAR. Generated by",
+        "`python tools/method_tables.py` from the records in `research/records/small_table`; do not edit.",
         "",
     ]
     if not found:
         return "\n".join([*text, NOTHING, ""])
     tasks = [task for task in TITLES if any(line.task == task for line in found)]
     text += [
-        "Test accuracy in %: mean ± standard deviation (seeds). The columns are what was asked to be left out; a",
-        "method that begins or ends on full data leaves out less of the run, and its card says how much. ▼: the",
-        "whole interval at 95 % of the difference to full data, paired by seed, is below 0; ▲: above. With so many",
-        "rows some are so by luck. Full data with as few steps: its schedule is pressed into the steps of a run that",
-        "leaves out that much. Where it says so the loss grows, as in the paper, or the learning rate; else nothing.",
-        "In kakurenbo it is the rate, as in its source.",
+        "Test accuracy in %: mean ± standard deviation (seeds). The columns give the share that a method was asked to",
+        "prune; one that starts or ends on full data prunes less over the run, and its card says how much. ▼: the",
+        "whole 95 % interval of the difference to full data, paired by seed, is below 0; ▲: above 0. With this many",
+        "rows, some are marked by chance. A shorter run is full data with its schedule compressed to the number of",
+        "steps of a run that prunes that share. A row says if the loss or (in older records) the learning rate grew",
+        "to compensate for fewer steps; in kakurenbo it is the learning rate, as in its source.",
         "",
         *(f"- {_setup(task, runs)}" for task in tasks),
-        f"- Static methods: a proxy ({PROXY['model']}, {PROXY['epochs']} epochs, {PROXY['runs']} runs, each looked "
-        f"at after {PROXY['early']}), then the same net from new weights.",
+        f"- Static methods: a proxy ({PROXY['model']}, {PROXY['epochs']} epochs, {PROXY['runs']} runs, each read "
+        f"after {PROXY['early']}), then the same network from new weights.",
         "",
         *_side_by_side(tasks, runs, found),
         "",
-        "## Against full data with as many steps as were taken",
+        "## Compared with a shorter run",
         "",
-        "How many are better, how many worse, and of how many, by whole intervals at 95 %; none is corrected for",
-        "their number. Full data stands on the line between its nearest two numbers of steps. Each card has the",
-        "differences.",
+        "How many methods are better, how many are worse, and how many there are, judged by whole 95 % intervals",
+        "without correction for their number. The shorter run is interpolated between the two nearest numbers of",
+        "steps. Each card lists the differences.",
         "",
         *_counted(tasks, found),
     ]
     own = [line for line in found if line.asked is None and line.card != "full"]
     if own:
-        text += ["", "## Methods that decide themselves how many", ""]
+        text += ["", "## Methods that decide themselves how many samples to prune", ""]
         text += measured(own, named=True)
     return "\n".join([*text, ""])
 
@@ -314,12 +313,12 @@ def _side_by_side(tasks: Sequence[str], runs: Sequence[Run], found: Sequence[Lin
     columns = [(task, share) for task in tasks for share in SHARES]
     rows = [
         ["full data", *(_full(task, runs, 0) for task, _ in columns)],
-        ["full data, as few steps", *(_full(task, runs, share) for task, share in columns)],
+        ["shorter run", *(_full(task, runs, share) for task, share in columns)],
     ]
     for row in sorted({key[0] for key in cells}, key=_order):
         name = _link(row[0]) + (f" {row[1]}" if row[1] else "")
         rows.append([name, *(_cell(cells.get((row, *column))) for column in columns)])
-    return table(["left out, %", *(f"{TITLES[task]} {share}" for task, share in columns)], rows)
+    return table(["pruned, %", *(f"{TITLES[task]} {share}" for task, share in columns)], rows)
 
 
 def _counted(tasks: Sequence[str], found: Sequence[Line]) -> list[str]:
@@ -336,7 +335,7 @@ def _counted(tasks: Sequence[str], found: Sequence[Line]) -> list[str]:
         [f"{name}: better, worse, of", *(count(static, *column) for column in columns)]
         for name, static in kinds.items()
     ]
-    return table(["left out, %", *(f"{TITLES[task]} {share}" for task, share in columns)], rows)
+    return table(["pruned, %", *(f"{TITLES[task]} {share}" for task, share in columns)], rows)
 
 
 def _cell(line: Line | None) -> str:
@@ -349,13 +348,13 @@ def _cell(line: Line | None) -> str:
 
 
 def _full(task: str, runs: Sequence[Run], share: int) -> str:
-    """Full data, or (for a share above 0) full data with as few steps."""
-    mine = [run for run in runs if run.settings.task == task and run.settings.method == "full"]
-    whole = [run for run in mine if not run.settings.steps and run.end]
-    if share and whole:
-        wanted = (1 - share / 100) * float((whole[0].end or {})["steps"])
-        whole = [run for run in mine if run.settings.steps and abs(run.settings.steps - wanted) <= 0.01 * wanted]
-    values = {run.settings.seed: value for run in whole if (value := metric_of(run)) is not None}
+    """Format the accuracy of full data or, for a share above 0, of a shorter run."""
+    full = [run for run in runs if run.settings.task == task and run.settings.method == "full"]
+    chosen = [run for run in full if not run.settings.steps and run.end]
+    if share and chosen:
+        steps = (1 - share / 100) * float((chosen[0].end or {})["steps"])
+        chosen = [run for run in full if run.settings.steps and abs(run.settings.steps - steps) <= 0.01 * steps]
+    values = {run.settings.seed: value for run in chosen if (value := metric_of(run)) is not None}
     known = list(values.values())
     if not known:
         return "-"
@@ -364,12 +363,12 @@ def _full(task: str, runs: Sequence[Run], share: int) -> str:
 
 def _setup(task: str, runs: Sequence[Run]) -> str:
     run = next(run for run in runs if run.settings.task == task)
-    its = run.settings
-    where = readings.table(run.start.get("environment"))
+    settings = run.settings
+    machine = fields.table(run.start.get("environment"))
     return (
-        f"{TITLES[task]}: {run.start.get('size', 0):,} training samples, net {its.model}, {its.epochs} epochs, "
-        f"batches of {its.batch_size}, {its.optimizer} with {its.schedule} to {its.lr:g}, on "
-        f"{where.get('gpu') or 'a CPU'}."
+        f"{TITLES[task]}: {run.start.get('size', 0):,} training samples, network {settings.model}, "
+        f"{settings.epochs} epochs, batches of {settings.batch_size}, {settings.optimizer} with {settings.schedule} "
+        f"to {settings.lr:g}, on {machine.get('gpu') or 'a CPU'}."
     )
 
 
@@ -378,7 +377,7 @@ def _link(card: str) -> str:
 
 
 def _order(row: tuple[str, str]) -> tuple[int, str]:
-    """Dynamic methods, then static ones, as their registries have them."""
+    """Order dynamic methods before static ones, each as in their registry."""
     cards = [*METHODS, *(f"static_{name}" for name in SELECTORS)]
     return cards.index(row[0]) if row[0] in cards else len(cards), row[1]
 
@@ -393,7 +392,7 @@ def _place(line: Line) -> tuple[Any, ...]:
 
 
 def pages(folder: Path, runs: Sequence[Run]) -> dict[Path, str]:
-    """Every page with measured numbers, as it should be."""
+    """Return the up-to-date text of every page with measured numbers."""
     found = lines(runs)
     made = {folder / TABLE: table1(runs, found)}
     for path in sorted(folder.glob("*.md")):
@@ -405,7 +404,7 @@ def pages(folder: Path, runs: Sequence[Run]) -> dict[Path, str]:
 
 
 def read(folder: Path) -> list[Run]:
-    """All runs of a folder; none where there is nothing."""
+    """Read all runs of a folder."""
     return [run for file in sorted(folder.glob("*.jsonl")) for run in records.read_file(file)]
 
 

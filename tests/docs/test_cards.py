@@ -251,7 +251,7 @@ def test_table1_has_a_row_a_method_and_a_column_a_share(kept: Path) -> None:
     assert head[1:] == [f"{task} {share}" for task in ("digits", "Fashion-MNIST") for share in (30, 50, 70)]
     cells = {row[0]: row[1:] for row in rows}
     assert cells["full data"][:4] == ["98.50 ± 0.71 (2)"] * 3 + ["-"]
-    assert cells["full data, as few steps"][:3] == ["-", "97.50 ± 0.00 (2)", "-"]
+    assert cells["shorter run"][:3] == ["-", "97.50 ± 0.00 (2)", "-"]
     assert cells["[ucb](ucb.md) every=2"][1] == "97.75 ± 0.35 (2)"
     assert cells["[static_el2n](static_el2n.md) balanced=True"] == ["-", "-", "91.00 ± 1.41 (2)", "-", "-", "-"]
     assert cells["[seta](seta.md) share=0.8"][3] == "99.00 ± 0.00 (2)"
