@@ -58,6 +58,14 @@ def test_the_page_starts_with_the_answer(runs: list[Run], page: str) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_many_methods_are_all_answered_for() -> None:
+    methods = ("full", *(f"infobatch:ratio=0.{place}" for place in range(1, 9)))
+    runs = [run(method, **SMALL) for method in methods]
+    assert answers(report.html(runs)) == list(answers_of(compare(runs)))
+    assert len(answers_of(compare(runs))) == 8
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_names_in_answers_are_escaped() -> None:
     both = [facts(method, **SMALL) for method in ("full", "infobatch")]
     for lines in both:
