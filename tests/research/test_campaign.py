@@ -107,6 +107,7 @@ def test_what_is_no_longer_trained_is_left_to_its_records() -> None:
     assert len(dropped) == 15
 
 
+@pytest.mark.slow
 def test_what_has_a_record_of_ours_is_run_again_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +173,7 @@ def test_records_hold_whole_runs_alone() -> None:
         assert sum(1 for line in path.read_text().splitlines() if json.loads(line)["kind"] == "start") == len(runs)
 
 
+@pytest.mark.slow
 def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "new.jsonl"
     out.parent.mkdir()
@@ -198,6 +200,7 @@ def test_a_torn_record_is_set_aside_and_a_run_that_fails_is_told(tmp_path: Path)
 def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Any, complaint: str
 ) -> None:
+    monkeypatch.setattr(campaign, "KEPT", tmp_path / "none")  # reading our records takes seconds
     monkeypatch.setattr(sys, "argv", ["run.py", "headline", "--out", str(tmp_path / "new.jsonl"), *words])
     with pytest.raises(SystemExit, match="2"):
         campaign.main()

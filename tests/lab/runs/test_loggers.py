@@ -211,6 +211,7 @@ def test_wandb_writes_offline_what_the_facts_say(tmp_path: Path) -> None:
     assert next(record.exit.exit_code for record in told if record.WhichOneof("record_type") == "exit") == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path) -> None:
     hook = loggers.WandB("tests", folder=tmp_path)
     for fact in (START, epoch(0), epoch(1), {"kind": "pause", "epoch": 2}):
@@ -227,6 +228,7 @@ def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path) -> None:
     assert codes == [1, 0], "the first part was interrupted, the second came to its end"
 
 
+@pytest.mark.slow
 def test_a_new_start_is_a_new_run_of_wandb(tmp_path: Path) -> None:
     for _ in range(2):
         hook = loggers.WandB("tests", folder=tmp_path)
