@@ -40,7 +40,7 @@ def test_who_gives_one_more_is_drawn_by_lot() -> None:
     assert min(winners.values()) > 8
 
 
-@pytest.mark.parametrize(("sizes", "k", "words"), [([2, 2], 5, "at most 4"), ([5, 5, 5], 2, "one a class")])
+@pytest.mark.parametrize(("sizes", "k", "words"), [([2, 2], 5, "at most 4"), ([5, 5, 5], 2, "per class")])
 def test_quotas_that_cannot_be(sizes: list[int], k: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
         budget.divide_by_class(sizes, k, budget.make_generator(0))

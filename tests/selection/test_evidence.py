@@ -37,12 +37,12 @@ def facts() -> dict[str, Any]:
         ({"size": 0}, "size as an? "),
         ({"size": True}, "size as an? "),
         ({"size": N + 1}, "N = 9 in labels"),
-        ({"features": torch.full((N, D), float("nan"))}, "finite features; got nothing but NaN"),
+        ({"features": torch.full((N, D), float("nan"))}, "finite features; got only NaN"),
         ({"logits": torch.eye(N, K).log()}, "finite logits; got NaN or infinity in 21 of 24 places"),
         ({"features": torch.ones(N, D).half()}, r"features.float\(\)"),
         ({"features": torch.ones(N, D).long()}, "float32 or float64"),
         ({"features": torch.ones(N)}, r"shape \[N, d\]"),
-        ({"features": torch.ones(N, 0)}, "No part may be empty"),
+        ({"features": torch.ones(N, 0)}, "may be empty"),
         ({"features": torch.ones(N, D + 1)}, "in head, as in features"),
         ({"features": [[1.0]]}, "features as a tensor"),
         ({"features": torch.ones(N, D, device="meta")}, "features as a tensor"),
@@ -73,7 +73,7 @@ def test_one_bad_number_is_found_in_any_block(monkeypatch: pytest.MonkeyPatch) -
 
 def test_need_names_what_is_missing_and_where_it_comes_from() -> None:
     known = Evidence(N, labels=facts()["labels"])
-    with pytest.raises(InputError, match=r"none of features, correct. selection.gather"):
+    with pytest.raises(InputError, match=r"without features, correct. selection.gather"):
         known.need("labels", "features", "correct")
     assert known.need("labels")[0] is known.labels
     with pytest.raises(InputError, match="validation=held_out"):
@@ -116,7 +116,7 @@ def test_moves_whole() -> None:
     assert moved.device == torch.device("cpu")
     assert repr(moved) == repr(known)
     assert "validation" in repr(known)
-    assert repr(Evidence(3)) == "Evidence(3 samples: nothing else)"
+    assert repr(Evidence(3)) == "Evidence(3 samples: nothing)"
 
 
 def test_evidence_is_not_differentiated() -> None:

@@ -284,7 +284,7 @@ def covered(seed: int, kind: str) -> tuple[Tensor, list[int]]:
 
 
 @pytest.mark.parametrize("room", slow_after(3, [1, 5, 1024, 2, 20]))
-@pytest.mark.parametrize("block", [1, 64, 1 << 20])
+@pytest.mark.parametrize("block", slow_after(1, [64, 1, 1 << 20]))
 def test_facility_location_in_however_small_pieces(room: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains in blocks, from pairs, or first the one and then the other; and pairs that find no room at first."""
     monkeypatch.setattr(facility, "BLOCK", block)

@@ -1,4 +1,4 @@
-"""Static selection: choose once, before training, whom to train on.
+"""Static selection: choose once, before training, which samples to train on.
 
 >>> import torch
 >>> from torch.utils.data import Subset, TensorDataset

@@ -1,4 +1,4 @@
-"""Choices that divide the samples first, and then take some of every part."""
+"""Methods that divide the samples into bins first and then draw from every bin."""
 
 from __future__ import annotations
 
@@ -24,19 +24,36 @@ def ccs(
     cutoff: float = 0.1,
     bins: int = 50,
 ) -> Selection:
-    """Drop the hardest, for they may be mislabelled; then as many at random of each part of the scores' range.
+    """Drop the hardest samples, which may be mislabelled, then draw equally many from each bin of scores.
 
-    Zheng et al. (ICLR 2023). ``cutoff`` is the share dropped, less where too few would be left; the paper tunes it,
-    up to 0.3 and more where a tenth is kept. The range left is cut into ``bins`` of equal width; a bin with fewer
-    than its part gives all it has. ``score`` names any of ``scoring.SCORES``.
+    Zheng et al. (ICLR 2023). The remaining range of scores is cut into bins of equal width; a bin that holds fewer
+    samples than it should give is used entirely.
+
+    Args:
+        evidence: What is known about each sample; needs ``aum``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties, and all random draws.
+        score: The name of the score, one of ``scoring.SCORES``; the evidence must hold what it needs.
+        cutoff: The fraction of hardest samples dropped, or less if too few would remain. The paper tunes it: up to
+            0.3, and more if only a tenth of the samples is kept.
+        bins: The number of bins.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
     """
     if not isinstance(score, str) or score not in SCORES:
         raise InputError(message(f"one of {', '.join(SCORES)}", repr(score), "Leave it out for aum."))
     if not is_number(cutoff) or not 0 <= cutoff < 1:
-        raise InputError(message("a cutoff from 0 to below 1", repr(cutoff), "It is the share of the hardest dropped."))
-    check_count("bins", bins, 1, "Leave it out for the usual one.")
+        raise InputError(
+            message("a cutoff from 0 to below 1", repr(cutoff), "It is the fraction of hardest samples dropped.")
+        )
+    check_count("bins", bins, 1, "Leave it out for the default.")
     generator = budget.make_generator(seed, 1)
-    budget.count_kept(evidence.size, share)  # a bad one is told before work is done
+    budget.count_kept(evidence.size, share)  # refuse a bad share before any work is done
     scores = SCORES[score](evidence)
     budget.check_scores(scores)
 
@@ -50,12 +67,27 @@ def ccs(
 def dq(
     evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0, bins: int = 10, lam: float = 1.0
 ) -> Selection:
-    """Graph cut divides all samples into bins, each from what the ones before left; then a share of each at random.
+    """Divide all samples into bins by graph cut, then draw the same fraction of each bin at random.
 
-    Dataset quantization: Zhou et al. (ICCV 2023), without their patches. Similarity and ``lam`` as in ``graph_cut``.
+    Dataset quantization: Zhou et al. (ICCV 2023), without their image patches. Each bin is chosen by graph cut from the
+    samples that the earlier bins left.
+
+    Args:
+        evidence: What is known about each sample; needs ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties, and all random draws.
+        bins: The number of bins.
+        lam: The penalty on similar samples, as in ``graph_cut``.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
     """
     check_positive("lam", lam)
-    check_count("bins", bins, 1, "Leave it out for the usual one.")
+    check_count("bins", bins, 1, "Leave it out for the default.")
     (features,) = evidence.need("features")
     generator = budget.make_generator(seed, 1)
 
@@ -68,13 +100,13 @@ def dq(
 
 
 def draw_stratified(scores: Tensor, k: int, cutoff: float, bins: int, generator: torch.Generator) -> Tensor:
-    """k places: of those below the cutoff, equally many of each bin. The first of equals is dropped last."""
+    """Return k positions below the cutoff, equally many per bin. Of equal scores the first is dropped last."""
     size = len(scores)
     left = scores.argsort(stable=True)[: size - min(round(cutoff * size), size - k)]
     within = scores[left].double()
     known = within[within.isfinite()]
     low, high = (float(end) for end in known.aminmax()) if len(known) else (0.0, 0.0)
-    within = within.clamp(low, high)  # the never learned, infinitely hard, are in the last bin
+    within = within.clamp(low, high)  # samples never learned have an infinite score: they go into the last bin
     bin_of = (((within - low) / ((high - low) or 1.0)) * bins).long().clamp_(max=bins - 1)
     parts = [left[bin_of == place] for place in range(bins)]
     draw = torch.randperm(bins, generator=generator, device=budget.CPU).tolist()
@@ -86,9 +118,9 @@ def draw_stratified(scores: Tensor, k: int, cutoff: float, bins: int, generator:
 
 
 def quantize(x: Tensor, bins: int, lam: float) -> list[Tensor]:
-    """The bins of DQ, for x of length 1: all samples, each in one bin, sizes as equal as can be.
+    """Divide rows of length 1 into the bins of DQ, of nearly equal sizes.
 
-    Of the last two, graph cut gains as much by either: the first is taken, lest rounding decide.
+    Of the last two samples either gives the same gain, so the first is taken: rounding must not decide.
     """
     parts = []
     left = torch.arange(len(x), device=x.device)
@@ -101,11 +133,11 @@ def quantize(x: Tensor, bins: int, lam: float) -> list[Tensor]:
 
 
 def divide_in_proportion(sizes: list[int], k: int, generator: torch.Generator) -> list[int]:
-    """k shared out in proportion to the sizes; what rounding leaves goes to the largest remainders, ties at random."""
-    whole = sum(sizes)
-    given = [k * size // whole for size in sizes]
+    """Divide k in proportion to the sizes, rounding up the largest remainders; ties are settled at random."""
+    total = sum(sizes)
+    given = [k * size // total for size in sizes]
     draw = torch.randperm(len(sizes), generator=generator, device=budget.CPU).tolist()
-    order = sorted(range(len(sizes)), key=lambda part: (-(k * sizes[part] % whole), draw[part]))
+    order = sorted(range(len(sizes)), key=lambda part: (-(k * sizes[part] % total), draw[part]))
     for part in order[: k - sum(given)]:
         given[part] += 1
     return given

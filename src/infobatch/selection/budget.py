@@ -1,4 +1,4 @@
-"""How many to keep, of whom, and who comes first: exact counts, and ties settled by the seed."""
+"""How many samples to keep, overall and per class: exact counts, with ties settled by the seed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ CPU = torch.device("cpu")
 
 
 def count_kept(size: int, share: float) -> int:
-    """k, the number of samples kept: ``round(share * size)``, at least one.
+    """Return k, the number of samples kept: ``round(share * size)``, at least 1.
 
     >>> count_kept(50000, 0.3), count_kept(7, 0.01)
     (15000, 1)
     """
     if not is_number(share) or not 0 < share <= 1:
-        remedy = "It is what is kept: 0.3 keeps 30 %."
+        remedy = "It is the fraction that is kept: 0.3 keeps 30 %."
         raise InputError(message("a share above 0 and up to 1", repr(share), remedy))
     return max(1, round(share * size))
 
 
 def make_generator(seed: int, stream: int = 0) -> torch.Generator:
-    """The random numbers of a choice. On the CPU wherever the evidence is, so that a seed means one thing."""
+    """Return the generator of a selection. It is on the CPU, so that a seed has the same effect on any device."""
     return generator_for(check_count("seed", seed, 0, "Pass seed=0."), stream, CPU)
 
 
 def divide_by_class(sizes: list[int], k: int, generator: torch.Generator) -> list[int]:
-    """The same number of each class, k in all; a class that has fewer gives all, and the others share the rest.
+    """Divide k equally among the classes; a class with fewer samples gives all, and the others share the remainder.
 
-    Where k does not divide, classes drawn by lot give one more.
+    If k cannot be divided evenly, classes chosen at random give one more.
 
     >>> divide_by_class([100, 100, 2], 20, make_generator(0))
     [9, 9, 2]
@@ -45,9 +45,9 @@ def divide_by_class(sizes: list[int], k: int, generator: torch.Generator) -> lis
         raise InputError(message(f"at most {sum(sizes)} samples", str(k), "There are no more."))
     if k < len(sizes):
         remedy = "Keep a larger share, or leave balanced out."
-        raise InputError(message(f"a budget of one a class, {len(sizes)} at least", f"{k} samples", remedy))
+        raise InputError(message(f"at least one sample per class, {len(sizes)} in all", f"{k} samples", remedy))
     level, left, todo = 0, k, len(sizes)
-    for size in sorted(sizes):  # raise the level for all until it is spent, past one class after another
+    for size in sorted(sizes):  # raise the level of all open classes until k is spent or a class is full
         rise = min(size - level, left // todo)
         level, left = level + rise, left - rise * todo
         if level < size:
@@ -63,10 +63,10 @@ def divide_by_class(sizes: list[int], k: int, generator: torch.Generator) -> lis
 def split_by_class(
     evidence: Evidence, share: float, balanced: bool, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, int]]:
-    """Whom to choose from and how many: everyone, or class by class. Yields (positions, k of them)."""
+    """Yield (positions, k): all samples at once, or the samples of each class, and how many to keep of them."""
     k = count_kept(evidence.size, share)
     if not isinstance(balanced, bool):
-        raise InputError(message("balanced as True or False", repr(balanced), "True asks as many of each class."))
+        raise InputError(message("balanced as True or False", repr(balanced), "True keeps the same number per class."))
     if not balanced:
         yield torch.arange(evidence.size, device=evidence.device), k
         return
@@ -79,7 +79,7 @@ def split_by_class(
 
 
 def find_largest(scores: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """The positions of the k largest, ascending; where the last place is tied, those tied draw lots.
+    """Return the positions of the k largest scores in ascending order; ties for the last place are settled at random.
 
     >>> find_largest(torch.tensor([3.0, 1.0, 2.0]), 2, make_generator(0)).tolist()
     [0, 2]
@@ -94,6 +94,6 @@ def find_largest(scores: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def check_scores(scores: Any) -> None:
-    """That every sample has a place in the order."""
+    """Refuse scores by which samples cannot be ordered."""
     if bool(scores.isnan().any()):
-        raise InputError(message("a score for every sample", "NaN", "The evidence it is made of is broken."))
+        raise InputError(message("a score for every sample", "NaN", "Check the evidence that it was computed from."))

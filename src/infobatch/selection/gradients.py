@@ -1,7 +1,7 @@
-"""Choices by the gradients of the last layer: e_i f_i^T for sample i, never written out.
+"""Methods that use the gradients of the last layer: e_i f_i^T for sample i, never stored.
 
-All of them need inner products alone: with a matrix M of the layer's shape, <e_i f_i^T, M> = e_i . (M f_i). So a look
-at all samples costs O(NKd) time and O(NK) memory.
+They need inner products only: with a matrix M of the layer's shape, <e_i f_i^T, M> = e_i . (M f_i). One pass over all
+samples takes O(NKd) time and O(NK) memory.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def glister(
     rate: float = 0.1,
     rounds: int = 100,
 ) -> Selection:
-    """Each pick lowers the loss on held-out data most, to first order, once the picks before it were trained on.
+    """Pick, one after another, the sample that lowers the loss on held-out data most, to first order.
 
     Killamsetty et al. (AAAI 2021). The gain of j is <g_j, grad L_val>. The picks move the last layer by ``rate``
-    times their mean gradient, and grad L_val is taken anew there: after each pick, or ``rounds`` times in all where
-    more are asked for. Without ``evidence.validation`` the training data stand in, and the settings say so. With
-    ``balanced=True`` each class is held against its own held-out samples.
+    times their mean gradient, and grad L_val is computed again there: after each pick, or ``rounds`` times in all if
+    more samples are picked. Without ``evidence.validation`` the training data are used instead, as the settings
+    record. With ``balanced=True`` each class is compared with its own held-out samples.
     """
     check_positive("rate", rate)
     check_count("rounds", rounds, 1, "Leave it out for 100.")
     e, f = evidence.last_layer()
     held = evidence.validation or evidence
     if held.bias != evidence.bias:
-        remedy = "Both come from the same model."
+        remedy = "Both must come from the same model."
         raise InputError(message(f"validation with bias={evidence.bias}", f"bias={held.bias}", remedy))
     logits, labels = held.need("logits", "labels")
     inputs = held.last_layer()[1].to(f.dtype)
@@ -72,11 +72,11 @@ def grad_match(
     ridge: float = 0.5,
     rounds: int = 100,
 ) -> Selection:
-    """Orthogonal matching pursuit: the picks' gradients, weighted, add up to the gradient of all samples.
+    """Pick samples whose weighted gradients add up to the gradient of all, by orthogonal matching pursuit.
 
-    Killamsetty et al. (ICML 2021). Each pick goes most along what is still missing; then all weights are found anew:
-    w >= 0 with least |sum_all g - sum_S w g|^2 + ridge * mean |g|^2 * |w|^2. Where more than ``rounds`` are asked
-    for, several are picked in a round. A pick that turns out to be of no use weighs 0.
+    Killamsetty et al. (ICML 2021). Each pick has the largest inner product with what is missing; then all weights
+    are solved for: w >= 0 with least |sum_all g - sum_S w g|^2 + ridge * mean |g|^2 * |w|^2. If
+    more than ``rounds`` samples are picked, a round picks several. A pick that turns out useless has weight 0.
     """
     check_positive("ridge", ridge)
     check_count("rounds", rounds, 1, "Leave it out for 100.")
@@ -98,17 +98,18 @@ def dp(
     damping: float = 0.01,
     pool: int = 1024,
 ) -> Selection:
-    """Leave out those whose absence, taken together, moves the last layer least.
+    """Leave out the samples whose joint absence moves the last layer least.
 
-    Yang et al. (ICLR 2023) with the number left out given: the least |sum of (H + aI)^-1 g_i over those left out|.
-    They anneal; here one is left out after another, each the one that keeps the sum shortest. It is found among the
-    ``pool`` best of all, who are chosen anew after every pool / 4. H and a as in ``influence``, in Kronecker form.
+    Yang et al. (ICLR 2023) with the number left out given: the least |sum of (H + aI)^-1 g_i| over the samples
+    left out. They use simulated annealing; here samples are left out one by one, each the one that keeps the sum
+    shortest. It is searched among the ``pool`` best candidates, which are chosen again after every pool / 4 steps. H
+    and a are those of ``influence``, in Kronecker form.
     """
     check_positive("damping", damping)
     check_count("pool", pool, 4, "Leave it out for 1024.")
-    budget.count_kept(evidence.size, share)  # a bad one is told before work is done
+    budget.count_kept(evidence.size, share)  # refuse a bad share before any work is done
     e, f = evidence.last_layer()
-    f = rescale(f)  # H grows by the square, so the choice stays
+    f = rescale(f)  # H grows with the square, so the selection is the same
     u, v, inverse = factor_hessian(f, evidence.probabilities(), damping)
     e, f = e @ u.to(e.dtype), f @ v.to(f.dtype)  # in this basis sample i's influence is ``inverse`` times e_i f_i^T
 
@@ -134,7 +135,7 @@ class HeldOut:
 
 
 def pick_by_validation(e: Tensor, f: Tensor, held: HeldOut, k: int, rate: float, rounds: int) -> Tensor:
-    """The picks of Glister in order."""
+    """Return the picks of Glister in order."""
     picks = torch.empty(0, dtype=torch.int64, device=e.device)
     gradient = torch.zeros(e.shape[1], f.shape[1], dtype=f.dtype, device=f.device)
     for many in _split(k, rounds):
@@ -146,13 +147,13 @@ def pick_by_validation(e: Tensor, f: Tensor, held: HeldOut, k: int, rate: float,
 
 
 def run_matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int) -> tuple[Tensor, Tensor]:
-    """The picks of GradMatch in order, and their weights."""
+    """Return the picks of GradMatch in order, and their weights."""
     e, f = rescale(e), rescale(f)
     target = e.double().T @ f.double()
     damping = ridge * float((e.square().sum(1) * f.square().sum(1)).mean())
     picks = torch.empty(0, dtype=torch.int64, device=e.device)
     weights = torch.empty(0, dtype=torch.float64, device=e.device)
-    missing, near, exact = target, 1e-6, 1e-12  # on the way weights only tell what to pick next
+    missing, near, exact = target, 1e-6, 1e-12  # early weights only decide the next pick
     for many in _split(k, rounds):
         new = _top(project(e, f, missing.to(f.dtype)), picks, many)
         picks, weights = torch.cat([picks, new]), torch.cat([weights, weights.new_zeros(many)])
@@ -166,9 +167,9 @@ def run_matching_pursuit(e: Tensor, f: Tensor, k: int, ridge: float, rounds: int
 def solve_nonnegative(
     e: Tensor, f: Tensor, target: Tensor, damping: float, start: Tensor, accuracy: float = 1e-12
 ) -> Tensor:
-    """w >= 0 with the least |target - sum_i w_i e_i f_i^T|^2 + damping |w|^2.
+    """Return w >= 0 with the least |target - sum_i w_i e_i f_i^T|^2 + damping |w|^2.
 
-    Which of them are above 0 is found by swapping all that are on the wrong side, or one alone when that does not
+    The positive entries are found by swapping all entries that violate their sign, or a single one if that does not
     help (block principal pivoting: Judice and Pires, 1994); their values by conjugate gradients.
     """
     goal = project(e, f, target)
@@ -196,7 +197,7 @@ def solve_nonnegative(
 
 
 def pick_least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool: int) -> Tensor:
-    """Those left out, in order: each keeps |sum of inverse * e_i f_i^T| the shortest."""
+    """Return the samples left out, in order: each keeps |sum of inverse * e_i f_i^T| the shortest."""
     metric = inverse.square() / inverse.square().amax()
     own = (e.square() @ metric.to(e.dtype) * f.square()).sum(1) / 2
     total = torch.zeros_like(metric)
@@ -217,14 +218,14 @@ def pick_least_influence(e: Tensor, f: Tensor, inverse: Tensor, many: int, pool:
 
 
 def project(e: Tensor, f: Tensor, matrix: Tensor) -> Tensor:
-    """<e_i f_i^T, matrix> for each i."""
+    """Return <e_i f_i^T, matrix> for each i."""
     return ((f @ matrix.T) * e).sum(1)
 
 
 def _solve_by_conjugate_gradients(
     product: Callable[[Tensor], Tensor], goal: Tensor, start: Tensor, free: Tensor, accuracy: float
 ) -> Tensor:
-    """x with product(x) = goal where it is free, and 0 elsewhere, by conjugate gradients."""
+    """Return x with product(x) = goal where ``free``, and 0 elsewhere, by conjugate gradients."""
     x = torch.where(free, start, 0.0)
     rest = torch.where(free, goal - product(x), 0.0)
     step, square = rest, rest @ rest
@@ -241,11 +242,11 @@ def _solve_by_conjugate_gradients(
 
 
 def _top(scores: Tensor, taken: Tensor, many: int) -> Tensor:
-    """The many largest but for those taken, the first of equals first."""
+    """Return the largest scores except those taken; of equal scores the first comes first."""
     return scores.index_fill(0, taken, -torch.inf).argsort(descending=True, stable=True)[:many]
 
 
 def _split(k: int, rounds: int) -> Iterator[int]:
-    """k in at most that many whole parts, as equal as can be."""
+    """Split k into at most ``rounds`` integers that are as equal as possible."""
     rounds = min(k, rounds)
     return (k * (turn + 1) // rounds - k * turn // rounds for turn in range(rounds))

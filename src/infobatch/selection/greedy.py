@@ -1,11 +1,11 @@
-"""Choices that look at the samples together, one pick after another, each the best that can be added.
+"""Methods that build a subset greedily: each pick is the best sample to add to those picked before.
 
 Every function here is exact: its picks are those of the textbook loop over all pairs. Memory is O(N), time as stated.
-The samples are shuffled by the seed first and the first of equals is taken, so ties are settled by the seed.
+The samples are shuffled with the seed first and of equal candidates the first is taken, so the seed settles ties.
 
-Weighed and not used: scikit-learn and faiss-cpu find nearest neighbours but choose no subset. apricot-select and
-submodlib choose the same (500 of 5,000 samples, apricot in twice the time), but hold all N x N similarities, 20 GB
-for 50,000 samples, work on the CPU alone, and know neither farthest-first, herding nor a seed for ties.
+Libraries considered and not used: scikit-learn and faiss-cpu find nearest neighbours but do not select subsets.
+apricot-select and submodlib select the same samples (500 of 5,000, apricot in twice the time), but hold all N x N
+similarities, 20 GB for 50,000 samples, run on the CPU only, and offer neither farthest-first, herding nor a seed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .facility import Rows, Similarity, pick_facilities, sum_similarities
 from .selection import Selection
 
 POOL = 512
-"""Candidates whose distances to each other are known at once, in farthest-first."""
+"""Candidates of farthest-first whose mutual distances are held at once."""
 BLOCK = 1 << 22
 """Numbers in double precision held at once."""
 NOISE = 16
-"""Rounding errors that numbers may differ by and still count as the same."""
+"""Numbers that differ by this many rounding errors count as equal."""
 
 Pick = Callable[[Tensor, int], tuple[Tensor, Tensor | None]]
-"""(shuffled samples, k) -> k places among them, and their weights unless these are all 1."""
+"""(shuffled samples, k) -> k positions among them, and their weights unless all are 1."""
 
 
 def k_center(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Farthest first: each pick is the sample whose nearest pick is farthest away, by Euclid.
+    """Pick, one after another, the sample whose nearest pick is farthest away in Euclidean distance.
 
     The first is the sample nearest to the mean. Sener and Savarese (2018), without their integer program.
     """
@@ -44,16 +44,17 @@ def k_center(evidence: Evidence, share: float, *, balanced: bool = False, seed: 
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         x = rescale(features[members])
         start = int((x - x.mean(0)).square().sum(1).argmin())
-        x -= x[start].clone()  # a sample, not the mean: whole numbers stay whole, and their ties stay ties
+        x -= x[start].clone()  # a sample and not the mean: integers stay integers, so ties stay ties
         return pick_farthest_first(x, x, start, k), None
 
     return choose("k_center", evidence, share, balanced, seed, pick)
 
 
 def contextual_diversity(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """k-Center by predictions: the distance is KL(p|q) + KL(q|p), and the first is nearest to the mean prediction.
+    """Pick as in k-Center, with the distance KL(p|q) + KL(q|p) between predictions.
 
-    Agarwal et al. (2020). Logarithms come from the logits, so that a probability of 0 does no harm.
+    The first pick is nearest to the mean prediction. Agarwal et al. (2020). Logarithms are computed from the logits, so
+    a probability of 0 is harmless.
     """
     (logits,) = evidence.need("logits")
 
@@ -68,7 +69,7 @@ def contextual_diversity(evidence: Evidence, share: float, *, balanced: bool = F
 
 
 def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Each pick keeps the mean of the picks nearest to the mean of all, in the features; no sample twice.
+    """Pick samples such that the mean of their features stays nearest to the mean of all; no sample is picked twice.
 
     Welling (2009).
     """
@@ -77,7 +78,9 @@ def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: i
     def pick(members: Tensor, k: int) -> tuple[Tensor, None]:
         x = rescale(features[members])
         mean = x.mean(0, dtype=torch.float64)
-        for rows in torch.split(x, BLOCK // x.shape[1] + 1):  # in double: the picks' sum would add the error up
+        for rows in torch.split(
+            x, BLOCK // x.shape[1] + 1
+        ):  # in double precision: errors would add up in the sum of the picks
             rows.copy_(rows - mean)
         return pick_smallest_sum(x, x.square().sum(1) / 2, k), None
 
@@ -87,10 +90,10 @@ def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: i
 def graph_cut(
     evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0, lam: float = 1.0
 ) -> Selection:
-    """Each pick adds most to f(S) = sum_{i in V, j in S} s_ij - lam * sum_{i, j in S} s_ij.
+    """Pick greedily for f(S) = sum_{i in V, j in S} s_ij - lam * sum_{i, j in S} s_ij.
 
-    s = (1 + cosine) / 2 of the features. Similarity to all, not to each other; Iyer and Bilmes (2013). With lam above
-    1/2 f falls again once S is large, and the picks then lose least.
+    s = (1 + cosine) / 2 of the features. Picks are similar to all samples but not to each other;
+    Iyer and Bilmes (2013). With lam above 1/2, f falls again once S is large; the picks then lose least.
     """
     check_positive("lam", lam)
     (features,) = evidence.need("features")
@@ -102,9 +105,9 @@ def graph_cut(
 
 
 def facility_location(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Each pick adds most to f(S) = sum_i max_{j in S} s_ij, s = (1 + cosine) / 2 of the features.
+    """Pick greedily for f(S) = sum_i max_{j in S} s_ij, with s = (1 + cosine) / 2 of the features.
 
-    Everyone has someone similar in S; Iyer and Bilmes (2013).
+    Every sample has a similar one in S; Iyer and Bilmes (2013).
     """
     (features,) = evidence.need("features")
 
@@ -121,9 +124,9 @@ def facility_location(evidence: Evidence, share: float, *, balanced: bool = Fals
 
 
 def craig(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Facility location on last-layer gradients: the sum over all of the distance to the nearest pick falls fastest.
+    """Pick by facility location on last-layer gradients, so that all samples have a pick with a similar gradient.
 
-    A pick weighs as many samples as are nearest to it, scaled to mean 1. Mirzasoleiman et al. (2020).
+    The weight of a pick is the number of samples nearest to it, scaled to mean 1. Mirzasoleiman et al. (2020).
     """
     e, f = evidence.last_layer()
 
@@ -149,14 +152,14 @@ def choose(
     scores: Tensor | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Selection:
-    """The selection that ``pick`` makes of all samples or of each class; weights are scaled to mean 1."""
+    """Apply ``pick`` to all samples or to each class, and scale the weights to mean 1."""
     generator = budget.make_generator(seed)
     chosen, weights = [], []
     for members, k in list(budget.split_by_class(evidence, share, balanced, generator)):
         order = torch.randperm(len(members), generator=generator, device=budget.CPU).to(members.device)
         shuffled = members[order]
-        everyone = k == len(members) and not weighted
-        places, weight = (torch.arange(k, device=members.device), None) if everyone else pick(shuffled, k)
+        takes_all = k == len(members) and not weighted
+        places, weight = (torch.arange(k, device=members.device), None) if takes_all else pick(shuffled, k)
         chosen.append(shuffled[places])
         weights.append(torch.ones(k, device=members.device) if weight is None else weight)
     indices, ranks = torch.cat(chosen).sort()
@@ -168,12 +171,12 @@ def choose(
 
 
 def pick_farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool: int = POOL) -> Tensor:
-    """The picks in order, from ``start`` on: each the one whose nearest pick is farthest.
+    """Return the picks in order, from ``start`` on: each is the sample whose nearest pick is farthest away.
 
     The distance is d_ij = o_i + o_j - left_i . right_j, with o such that d_ii = 0; of equals the first is taken. A
-    pick is compared with the ``pool`` farthest alone: distances to the nearest pick only shrink, so as long as one of
-    the pool is farther than all others were when it was filled, it is the farthest of all. Then the whole pool's
-    picks meet all samples in one product of matrices. O(N k d) time.
+    pick is compared with the ``pool`` farthest samples only: distances to the nearest pick only shrink, so as long
+    as one of the pool is farther than all others were when it was filled, it is the farthest of all. Then all picks
+    from the pool are compared with all samples in one product of matrices. O(N k d) time.
     """
     own = torch.cat([(some.double() * other).sum(1) for some, other in _rows(left, right)]) / 2
     slack = float(NOISE * torch.finfo(own.dtype).eps * own.abs().amax())
@@ -188,7 +191,7 @@ def pick_farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool
             return torch.cat(chosen)
         ranked = far.topk(min(pool + 1, len(far)))
         limit = slack + (ranked.values[-1].item() if len(far) > pool else -torch.inf)
-        if ranked.values[0].item() <= limit:  # more equals than the pool holds
+        if ranked.values[0].item() <= limit:  # more ties than the pool holds
             picks = (far >= ranked.values[0] - slack).int().argmax(0, keepdim=True)
         else:
             members = ranked.indices[: pool if len(far) > pool else None].sort().values
@@ -199,12 +202,12 @@ def pick_farthest_first(left: Tensor, right: Tensor, start: int, k: int, *, pool
 
 
 def pick_smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
-    """The picks in order: each the row j with the least offset_j + x_j . (the sum of the picks). O(N k d) time.
+    """Return the picks in order: each is the row j with the least offset_j + x_j . (the sum of the picks).
 
-    With offset |x|^2 / 2 that is the row which leaves the sum of the picks the shortest.
+    With offset |x|^2 / 2 that is the row which keeps the sum of the picks shortest. O(N k d) time.
     """
     offset = offset.double()
-    columns = x.T.contiguous()  # so that a product reads the memory in order: three times as fast
+    columns = x.T.contiguous()  # products read memory in order: three times as fast
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
     for step in range(k):
@@ -216,24 +219,24 @@ def pick_smallest_sum(x: Tensor, offset: Tensor, k: int) -> Tensor:
 
 
 def pick_graph_cut(x: Tensor, k: int, lam: float) -> Tensor:
-    """The picks of graph cut in order, for x of length 1.
+    """Return the picks of graph cut in order, for rows of length 1.
 
     The gain of j is sum_i s_ij - lam (2 sum_{i in S} s_ij + s_jj), which is
-    x_j . (sum_i x_i / 2 - lam sum_{i in S} x_i) - lam |x_j|^2 / 2 and what all have alike.
+    x_j . (sum_i x_i / 2 - lam sum_{i in S} x_i) - lam |x_j|^2 / 2 plus a term equal for all j.
     """
     towards = (x @ x.sum(0, dtype=torch.float64).to(x.dtype)).double()
     return pick_smallest_sum(x, (x.square().sum(1) - towards / lam) / 2, k)
 
 
 def normalize_rows(features: Tensor) -> Tensor:
-    """Each row at length 1. A row of zeros stays one: its cosine with anyone is 0."""
+    """Scale each row to length 1. A row of zeros stays zero: its cosine with any row is 0."""
     x = rescale(features)
     norm = x.norm(dim=1, keepdim=True)
     return x / torch.where(norm > 0, norm, 1.0)
 
 
 def make_gradient_similarity(e: Tensor, f: Tensor) -> Similarity:
-    """Minus the distance of the gradients e_i f_i^T, from (e_i . e_j)(f_i . f_j) alone."""
+    """Return a similarity: minus the distance of the gradients e_i f_i^T, computed from (e_i . e_j)(f_i . f_j)."""
     e, f = rescale(e), rescale(f)
     norms = e.square().sum(1) * f.square().sum(1)
     noise = NOISE * torch.finfo(f.dtype).eps
@@ -249,7 +252,7 @@ def make_gradient_similarity(e: Tensor, f: Tensor) -> Similarity:
 
 
 def _pick_in_pool(far: Tensor, among: Tensor, limit: float, slack: float, most: int) -> Tensor:
-    """Picks in a pool, as long as the farthest is beyond ``limit``."""
+    """Return picks from a pool, as long as the farthest is beyond ``limit``."""
     picks: list[int] = []
     while len(picks) < most:
         top = float(far.max())
@@ -270,13 +273,13 @@ def _update_distances(far: Tensor, left: Tensor, right: Tensor, own: Tensor, pic
 
 
 def _rows(*tables: Tensor, width: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of each, a block at a time."""
+    """Yield blocks of the same rows of each table."""
     many = max(1, BLOCK // (width or tables[0].shape[1]))
     return zip(*(torch.split(table, many) for table in tables), strict=True)
 
 
 def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tensor:
-    """d_ij, 0 where nothing but rounding is left of it: in double, or that would be much of what is near."""
+    """Return d_ij in double precision, and 0 where it is within rounding error."""
     both = own[:, None] + other
     noise = (own.abs()[:, None] + other.abs()).mul_(NOISE * torch.finfo(own.dtype).eps)
     distance = both.sub_(left.double() @ right.double().T)
@@ -284,12 +287,12 @@ def _distances(left: Tensor, right: Tensor, own: Tensor, other: Tensor) -> Tenso
 
 
 def rescale(x: Tensor) -> Tensor:
-    """A copy, times the power of 2 that brings its largest number near 1: squares neither overflow nor vanish."""
+    """Return a copy times a power of 2 that brings its largest number near 1, so that squares stay in range."""
     exponent = int(torch.frexp(x.abs().amax()).exponent)
-    most = 100 if x.dtype == torch.float32 else 1000  # or the factor itself would
+    most = 100 if x.dtype == torch.float32 else 1000  # so that the factor itself stays in range
     return x * 2.0 ** -max(-most, min(most, exponent))
 
 
 def check_positive(name: str, value: Any) -> None:
     if not is_number(value) or value <= 0:
-        raise InputError(message(f"{name} as a number above 0", repr(value), "Leave it out for the usual one."))
+        raise InputError(message(f"{name} as a number above 0", repr(value), "Leave it out for the default."))

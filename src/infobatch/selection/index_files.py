@@ -1,4 +1,4 @@
-"""Lists of indices as people publish them, read and checked."""
+"""Read and check published lists of indices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .. import files as checkpoint
 from ..errors import InputError, message
 
 NAMES = ("indices", "index", "idx")
-"""What a column, an array or a key with indices is called."""
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Names of a column, an array or a key that holds indices."""
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_indices(indices: Any, size: int) -> Tensor:
-    """Indices as int64 on the CPU, in the order given: each a position in the data set, and none twice."""
-    plain = isinstance(indices, Tensor) and indices.layout == torch.strided and not indices.is_meta
-    if not plain or indices.ndim != 1 or indices.dtype not in WHOLE:
+    """Return indices as int64 on the CPU, in the given order, if each is a position and occurs once."""
+    is_dense = isinstance(indices, Tensor) and indices.layout == torch.strided and not indices.is_meta
+    if not is_dense or indices.ndim != 1 or indices.dtype not in INTEGERS:
         got = type(indices).__name__
         if isinstance(indices, Tensor):
             got = f"{indices.dtype} of shape {list(indices.shape)} on {indices.device}, {indices.layout}"
-        remedy = "Floating point cannot hold every position; of a mask take mask.nonzero().squeeze(1)."
-        raise InputError(message("indices as one row of whole numbers", got, remedy))
+        remedy = "Floating-point numbers cannot hold every position. For a mask, pass mask.nonzero().squeeze(1)."
+        raise InputError(message("indices as a one-dimensional integer tensor", got, remedy))
     row: Tensor = indices.detach().to("cpu", torch.int64)
     if not row.numel():
         raise InputError(message("at least one index", "none", "Nothing can be trained on an empty selection."))
@@ -36,24 +36,24 @@ def check_indices(indices: Any, size: int) -> Tensor:
     if low < 0 or high >= size:
         remedy = "They are positions in the data set, counted from 0."
         raise InputError(message(f"indices from 0 to {size - 1}", f"{low} to {high}", remedy))
-    twice = row.numel() - torch.unique(row).numel()
-    if twice:
-        remedy = "A sample that counts more has a larger weight, not a second index."
-        raise InputError(message("each index once", f"{twice} that came before", remedy))
+    repeated = row.numel() - torch.unique(row).numel()
+    if repeated:
+        remedy = "To give a sample more influence, raise its weight."
+        raise InputError(message("each index once", f"{repeated} repeated", remedy))
     return row
 
 
 def read_indices(path: Path) -> Tensor:
-    """The indices in a file, as they stand there."""
+    """Return the indices in a file, unchecked."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        remedy = f"Known are {', '.join(READERS)}."
-        raise InputError(message("a list of indices by its ending", path.name, remedy))
+        remedy = f"Supported are {', '.join(READERS)}."
+        raise InputError(message("a file with a known ending", path.name, remedy))
     found = reader(path)
     if isinstance(found, Tensor):
         return found
     if not isinstance(found, list) or not all(type(value) is int and abs(value) < 2**62 for value in found):
-        raise _file_error(path, "something else")
+        raise _file_error(path, "other values")
     return torch.tensor(found, dtype=torch.int64, device="cpu")
 
 
@@ -71,7 +71,7 @@ def _read_numpy(path: Path) -> Tensor:
     except (FileNotFoundError, InputError):
         raise
     except Exception as error:  # damaged bytes can raise anything
-        raise _file_error(path, f"what cannot be read ({type(error).__name__})") from error
+        raise _file_error(path, f"unreadable data ({type(error).__name__})") from error
 
 
 def _read_torch(path: Path) -> Any:
@@ -83,22 +83,22 @@ def _read_json(path: Path) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise _file_error(path, "what is not JSON") from error
+        raise _file_error(path, "invalid JSON") from error
     return found[_find_name(path, list(found))] if isinstance(found, dict) else found
 
 
 def _read_text(path: Path) -> list[int]:
-    """One or more a line, apart by blanks or commas; what follows a # is a remark."""
+    """Read one or more indices per line, separated by blanks or commas; a # starts a comment."""
     lines = (line.split("#")[0] for line in _read_lines(path))
     return [_parse_integer(path, word) for line in lines for word in line.replace(",", " ").split()]
 
 
 def _read_csv(path: Path) -> list[int]:
-    """The column with a known name, or the only one there is."""
+    """Read the column with a known name, or the only column."""
     try:
         rows = [row for row in csv.reader(_read_lines(path)) if row]
     except csv.Error as error:
-        raise _file_error(path, f"what is no table ({error})") from error
+        raise _file_error(path, f"an invalid table ({error})") from error
     if not rows:
         return []
     head = [word.strip().lower() for word in rows[0]]
@@ -111,7 +111,7 @@ def _read_csv(path: Path) -> list[int]:
         raise _file_error(path, f"{len(head)} columns without names")
     short = any(len(row) <= column for row in rows)
     if short:
-        raise _file_error(path, "a row that ends before them")
+        raise _file_error(path, "a row that is too short")
     return [_parse_integer(path, row[column]) for row in rows]
 
 
@@ -128,9 +128,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()  # some editors put a mark before the first word
+        return path.read_text(encoding="utf-8-sig").splitlines()  # some editors write a byte order mark
     except UnicodeDecodeError as error:
-        raise _file_error(path, "what is no text") from error
+        raise _file_error(path, "a file that is not text") from error
 
 
 def _find_name(path: Path, names: list[str]) -> str:
@@ -139,7 +139,7 @@ def _find_name(path: Path, names: list[str]) -> str:
         return known[0]
     if len(names) == 1:
         return names[0]
-    raise _file_error(path, f"several things, {', '.join(map(str, names[:8]))}")
+    raise _file_error(path, f"several entries, {', '.join(map(str, names[:8]))}")
 
 
 def _is_integer(word: str) -> bool:
@@ -153,5 +153,5 @@ def _parse_integer(path: Path, word: str) -> int:
 
 
 def _file_error(path: Path, got: str) -> InputError:
-    remedy = f"Name the indices one of {', '.join(NAMES)}, or leave them alone in the file."
-    return InputError(message(f"indices, whole numbers, in {path.name}", got, remedy))
+    remedy = f"Name the indices one of {', '.join(NAMES)}, or store nothing else in the file."
+    return InputError(message(f"integer indices in {path.name}", got, remedy))

@@ -1,4 +1,4 @@
-"""Every selector by name, with what a card says of it."""
+"""All selectors by name, with the facts on their cards."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .selection import Selection
 
 @dataclass(frozen=True)
 class Selector:
-    """One way to choose: ``selector(evidence, share, balanced=False, seed=0) -> Selection``."""
+    """A static method: ``selector(evidence, share, balanced=False, seed=0) -> Selection``."""
 
     choose: Callable[..., Selection]
     source: str
-    """Who proposed it, and when."""
+    """The publication that proposed it."""
     needs: tuple[str, ...]
-    """What the evidence must hold, besides labels where ``balanced=True``."""
+    """What the evidence must hold, besides labels if ``balanced=True``."""
     cost: str
-    """Time, in N samples, k kept, d features, K classes; memory where it is more than O(N)."""
+    """Time, in N samples, k kept, d features, K classes; memory if it is more than O(N)."""
     weights: str = "1"
-    """What the weights of the chosen are."""
+    """The weights of the chosen samples."""
 
     @property
     def name(self) -> str:
@@ -49,33 +49,35 @@ BY_SCORE = (
     Selector(scoring.influence, "Koh and Liang, ICML 2017", ("labels", "logits", "features"), "O(N(d + K)(d + K))"),
 )
 GRADIENTS = ("labels", "logits", "features")
-CLUSTERS = "samples a pick stands for, mean 1"
+CLUSTERS = "samples represented by a pick, mean 1"
 GREEDY = (
     Selector(greedy.k_center, "Sener and Savarese, ICLR 2018", ("features",), "O(Nkd)"),
     Selector(greedy.herding, "Welling, ICML 2009", ("features",), "O(Nkd)"),
     Selector(greedy.contextual_diversity, "Agarwal et al., ECCV 2020", ("logits",), "O(NkK)"),
     Selector(greedy.graph_cut, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(Nkd)"),
-    Selector(greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB a sample"),
     Selector(
-        greedy.craig, "Mirzasoleiman et al., ICML 2020", GRADIENTS, "O(NN(d + K) log N); 8 KiB a sample", CLUSTERS
+        greedy.facility_location, "Iyer and Bilmes, NeurIPS 2013", ("features",), "O(NNd log N); 8 KiB per sample"
     ),
-    Selector(gradients.glister, "Killamsetty et al., AAAI 2021", GRADIENTS, "O(NKd) a round, 100 rounds"),
+    Selector(
+        greedy.craig, "Mirzasoleiman et al., ICML 2020", GRADIENTS, "O(NN(d + K) log N); 8 KiB per sample", CLUSTERS
+    ),
+    Selector(gradients.glister, "Killamsetty et al., AAAI 2021", GRADIENTS, "O(NKd) per round, 100 rounds"),
     Selector(
         gradients.grad_match,
         "Killamsetty et al., ICML 2021",
         GRADIENTS,
-        "O(NKd) a round, 100 rounds",
+        "O(NKd) per round, 100 rounds",
         "what matches the full gradient, mean 1",
     ),
     Selector(
         gradients.dp,
         "Yang et al., ICLR 2023",
         GRADIENTS,
-        "O(N(d + K)(d + K)), and O((pool + 4N/pool)Kd) a sample left out",
+        "O(N(d + K)(d + K)), and O((pool + 4N/pool)Kd) per sample left out",
     ),
     Selector(bins.ccs, "Zheng et al., ICLR 2023", ("aum",), "O(N log N)"),
     Selector(bins.dq, "Zhou et al., ICCV 2023", ("features",), "O(NNd)"),
 )
-"""Choices that look at the samples together: greedy.py, gradients.py, bins.py."""
+"""Methods that judge samples together instead of one by one: greedy.py, gradients.py, bins.py."""
 
 SELECTORS: dict[str, Selector] = {selector.name: selector for selector in (*BY_SCORE, *GREEDY)}

@@ -1,7 +1,9 @@
-"""Choices by a score: each sample has a number, and those with the largest are kept.
+"""Methods that score each sample by itself and keep the largest scores.
 
-Each rule is two functions: ``NAME_scores(evidence)``, a number for every sample, and ``NAME(evidence, share)``, the
-samples that are kept. Uncertainty is measured on probabilities, over the classes.
+Each rule has two functions: ``NAME_scores(evidence)`` returns one score per sample, and ``NAME(evidence, share)`` the
+selection. All selectors take ``evidence``, the fraction ``share`` to keep, ``balanced`` to keep equally many per
+class, and a ``seed`` that settles ties; they return a ``Selection`` and raise InputError for bad arguments or missing
+evidence. Uncertainty is measured on probabilities, over the classes.
 """
 
 from __future__ import annotations
@@ -21,50 +23,50 @@ from .evidence import Evidence
 from .selection import Selection
 
 ROWS = 2048
-"""Samples worked on at once."""
+"""Samples processed at once."""
 DENSE = 8192
-"""The largest Hessian that is written out: 512 MiB."""
+"""The most rows of a Hessian that is stored as a matrix: 512 MiB."""
 
 Hessian = Literal["kronecker", "exact"]
 
 
 def random(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """A uniformly random subset."""
+    """Keep a uniformly random subset."""
     return keep_largest("random", _no_scores, evidence, share, balanced, seed)
 
 
 def least_confidence(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those whose likeliest class is the least likely."""
+    """Keep the samples whose most likely class has the lowest probability."""
     return keep_largest("least_confidence", least_confidence_scores, evidence, share, balanced, seed)
 
 
 def entropy(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those whose prediction has the largest entropy."""
+    """Keep the samples whose prediction has the largest entropy."""
     return keep_largest("entropy", entropy_scores, evidence, share, balanced, seed)
 
 
 def margin(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those whose two likeliest classes are nearly as likely."""
+    """Keep the samples whose two most likely classes have similar probabilities."""
     return keep_largest("margin", margin_scores, evidence, share, balanced, seed)
 
 
 def forgetting(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those most often forgotten in training, and before all those never learned."""
+    """Keep the samples never learned, then those most often forgotten in training."""
     return keep_largest("forgetting", forgetting_scores, evidence, share, balanced, seed)
 
 
 def grand(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those with the largest gradient early in training, averaged over the runs."""
+    """Keep the samples with the largest gradient early in training, averaged over the runs."""
     return keep_largest("grand", grand_scores, evidence, share, balanced, seed)
 
 
 def el2n(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those with the largest error early in training, averaged over the runs."""
+    """Keep the samples with the largest error early in training, averaged over the runs."""
     return keep_largest("el2n", el2n_scores, evidence, share, balanced, seed)
 
 
 def deepfool(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep those whose features lie nearest to a decision boundary of the last layer."""
+    """Keep the samples whose features lie nearest to a decision boundary of the last layer."""
     return keep_largest("deepfool", deepfool_scores, evidence, share, balanced, seed)
 
 
@@ -77,7 +79,7 @@ def influence(
     damping: float = 0.01,
     hessian: Hessian = "kronecker",
 ) -> Selection:
-    """Keep those whose removal would move the last layer furthest."""
+    """Keep the samples whose removal would move the last layer furthest."""
     return keep_largest(
         "influence", influence_scores, evidence, share, balanced, seed, damping=damping, hessian=hessian
     )
@@ -89,21 +91,21 @@ def least_confidence_scores(evidence: Evidence) -> Tensor:
 
 
 def entropy_scores(evidence: Evidence) -> Tensor:
-    """- sum_c p_c log p_c, finite also where a probability is 0."""
+    """- sum_c p_c log p_c, finite even if a probability is 0."""
     (logits,) = evidence.need("logits")
     logs = logits.log_softmax(1)
     return -(logs.exp() * logs).sum(1)
 
 
 def margin_scores(evidence: Evidence) -> Tensor:
-    """1 - (p_1st - p_2nd), of the two likeliest classes. With one class there is no second."""
+    """1 - (p_1st - p_2nd), of the two most likely classes; p_2nd is 0 if there is one class only."""
     p = F.pad(evidence.probabilities(), (0, 1))
     first, second = p.topk(2, dim=1).values.unbind(1)
     return 1 - (first - second)
 
 
 def forgetting_scores(evidence: Evidence) -> Tensor:
-    """How often a sample went from right to wrong between two visits; infinite if it never was right."""
+    """Count changes from correct to wrong between two epochs; infinite if the sample was never correct."""
     (correct,) = evidence.need("correct")
     events = torch.zeros(evidence.size, dtype=torch.float32, device=correct.device)
     for before, after in pairwise(correct):
@@ -159,7 +161,7 @@ def influence_scores(evidence: Evidence, *, damping: float = 0.01, hessian: Hess
     mean(S) x mean(f f^T) for its own, with the eigenvalues that fit H best in that basis: O(N(d + K)^2) for any size.
     """
     if not is_number(damping) or damping <= 0:
-        raise InputError(message("damping above 0", repr(damping), "It is a share of the mean eigenvalue, as 0.01."))
+        raise InputError(message("damping above 0", repr(damping), "It is relative to the mean eigenvalue; try 0.01."))
     if hessian not in ("kronecker", "exact"):
         raise InputError(message('hessian "kronecker" or "exact"', repr(hessian), "Leave it out for kronecker."))
     e, f = evidence.last_layer()
@@ -180,7 +182,7 @@ SCORES: dict[str, Callable[..., Tensor]] = {
     "deepfool": deepfool_scores,
     "influence": influence_scores,
 }
-"""Every score by name; the larger, the harder."""
+"""All scores by name. A larger score means a harder sample."""
 
 
 def keep_largest(
@@ -192,11 +194,11 @@ def keep_largest(
     seed: int,
     **own: Any,
 ) -> Selection:
-    """The selection of those with the largest score, of all samples or of each class; ties by generator."""
+    """Select the samples with the largest scores, overall or per class; ties are settled at random."""
     generator = budget.make_generator(seed)
     asked = list(
         budget.split_by_class(evidence, share, balanced, generator)
-    )  # first: a bad budget is told before work is done
+    )  # first, to refuse a bad budget before any work is done
     scores = score(evidence, **own)
     ranked = torch.zeros(evidence.size, device=evidence.device) if scores is None else scores
     chosen = torch.cat([members[budget.find_largest(ranked[members], k, generator)] for members, k in asked])
@@ -216,7 +218,7 @@ def _influence_by_kronecker(e: Tensor, f: Tensor, p: Tensor, damping: float) -> 
 
 
 def factor_hessian(f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The basis u x v in which H is taken for diagonal, and the [K, d] table of 1 / (H + a) there."""
+    """Return the basis u x v in which H is approximated as diagonal, and the [K, d] table of 1 / (H + a) there."""
     size, classes, inputs = len(f), p.shape[1], f.shape[1]
     outer, square = _zeros(f, classes, classes), _zeros(f, inputs, inputs)
     for fs, ps in iterate_blocks(f, p):
@@ -231,7 +233,7 @@ def factor_hessian(f: Tensor, p: Tensor, damping: float) -> tuple[Tensor, Tensor
 
 
 def _influence_by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Tensor:
-    """|(H + aI)^-1 g_i| with H written out, factored once and solved for block after block of samples."""
+    """|(H + aI)^-1 g_i| with H as a matrix, factored once and solved for one block of samples at a time."""
     size, classes, inputs = len(e), e.shape[1], f.shape[1]
     if classes * inputs > DENSE:
         got = f"{classes} classes x {inputs} inputs = {classes * inputs}"
@@ -253,12 +255,12 @@ def _influence_by_solving(e: Tensor, f: Tensor, p: Tensor, damping: float) -> Te
 
 
 def _damping(mean: Tensor, damping: float) -> Tensor:
-    """What is added to the diagonal; where there is no curvature to speak of, the damping as it is."""
+    """Return what is added to the diagonal: relative to the mean, or absolute if there is no curvature."""
     return damping * torch.where(mean > 1e-30, mean, 1.0)
 
 
 def iterate_blocks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same samples of both, a block at a time and in double precision."""
+    """Yield blocks of rows of both tensors, in double precision."""
     for one, other in zip(torch.split(first, ROWS), torch.split(second, ROWS), strict=True):
         yield one.double(), other.double()
 

@@ -1,4 +1,4 @@
-"""A choice of samples, made once before training: indices, weights, and how they were chosen."""
+"""A selection of samples, made once before training: indices, weights, and how they were chosen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = ("indices", "weights", "size", "method", "settings", "scores")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection(Sequence[int]):
-    """The samples to train on, in ascending order, each with a weight. Lies on the CPU.
+    """The samples to train on, in ascending order, each with a weight. Its tensors are on the CPU.
 
     >>> import torch
     >>> chosen = Selection(torch.tensor([1, 4]), size=6)
@@ -37,20 +37,20 @@ class Selection(Sequence[int]):
     """Positions in the data set: int64, ascending, each once."""
     size: int
     """N, the number of samples it was chosen from."""
-    weights: Tensor = field(default=None)  # type: ignore[assignment]  # ones, where left out
-    """float32, one a chosen sample; mean 1 unless the method says otherwise."""
+    weights: Tensor = field(default=None)  # type: ignore[assignment]  # ones by default
+    """float32, one per chosen sample; mean 1 unless the method says otherwise."""
     method: str = "given"
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the method was asked: plain numbers and text, ``share``, ``seed`` and ``balanced`` among them."""
+    """The arguments of the method, as numbers and text; ``share``, ``seed`` and ``balanced`` among them."""
     scores: Tensor | None = None
-    """The score of every sample of the data set, where the method has one."""
+    """The score of every sample of the data set, if the method has scores."""
 
     def __post_init__(self) -> None:
         check_count("size", self.size, 1, "Pass len(data_set).")
         indices = index_files.check_indices(self.indices, self.size)
         if not bool((indices[1:] > indices[:-1]).all()):
-            remedy = "Sort them; weights follow."
-            raise InputError(message("indices in ascending order", "indices in another", remedy))
+            remedy = "Sort them, and their weights with them."
+            raise InputError(message("indices in ascending order", "another order", remedy))
         object.__setattr__(self, "indices", indices)
         weights = self.weights
         if weights is None:
@@ -79,7 +79,7 @@ class Selection(Sequence[int]):
         return iter(self.indices.tolist())
 
     def __eq__(self, other: object) -> bool:
-        """Same samples at same weights from as many; how they were found does not matter."""
+        """Compare samples, weights and size; how they were chosen does not matter."""
         if not isinstance(other, Selection):
             return NotImplemented
         same = self.size == other.size and torch.equal(self.indices, other.indices)
@@ -92,15 +92,17 @@ class Selection(Sequence[int]):
         return f"Selection({self.method}: {len(self)} of {self.size}{settings})"
 
     def complement(self) -> Selection:
-        """Those left out, at weight 1."""
+        """Return the samples left out, with weight 1."""
         left = torch.ones(self.size, dtype=torch.bool, device="cpu")
         left[self.indices] = False
         if not bool(left.any()):
-            raise InputError(message("someone left out", "a selection of all samples", "Choose a share below 1."))
+            raise InputError(
+                message("a selection that leaves samples out", "one of all samples", "Choose a share below 1.")
+            )
         return Selection(left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings)
 
     def kept_by_class(self, labels: Any) -> dict[int, tuple[int, int]]:
-        """For each class how many were chosen, and of how many."""
+        """Return (number chosen, number of samples) for each class."""
         try:
             labels = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:
@@ -111,30 +113,30 @@ class Selection(Sequence[int]):
         classes, total = torch.unique(labels, return_counts=True)
         kept = torch.bincount(torch.searchsorted(classes, labels[self.indices]), minlength=len(classes))
         rows = zip(classes.tolist(), kept.tolist(), total.tolist(), strict=True)
-        return {label: (some, every) for label, some, every in rows}
+        return {label: (chosen, count) for label, chosen, count in rows}
 
     def subset(self, dataset: Any) -> Subset[Any]:
-        """``torch.utils.data.Subset(dataset, self)``, after a look that it is the data set this was chosen from.
+        """``torch.utils.data.Subset(dataset, self)``, after a check of the length.
 
-        A subset has no weights: where they are not all 1, give the selection itself to ``infobatch.Pruned``.
+        A subset has no weights: if they are not all 1, pass the selection itself to ``infobatch.Pruned``.
         """
         if len(dataset) != self.size:
-            remedy = "Indices are positions: take the data set they were chosen from, in the same order."
+            remedy = "Indices are positions: pass the data set they were chosen from, in the same order."
             raise InputError(message(f"a data set of {self.size} samples", f"one of {len(dataset)}", remedy))
-        whole: Dataset[Any] = dataset
-        return Subset(whole, self)
+        typed: Dataset[Any] = dataset
+        return Subset(typed, self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it whole or not at all; ``Selection.load`` reads it back."""
+        """Write it to a file, completely or not at all; ``Selection.load`` reads it back."""
         checkpoint.save({"format": FORMAT} | {name: getattr(self, name) for name in FIELDS}, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Selection:
-        """Read what ``save`` wrote. Nothing in the file is run."""
+        """Read what ``save`` wrote. No code in the file is executed."""
         state = checkpoint.load(path)
         if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != {"format", *FIELDS}:
             remedy = "For a published list of indices use Selection.read(path, size)."
-            raise StateError(message("a selection written by save", f"{os.fspath(path)}, which is none", remedy))
+            raise StateError(message("a selection written by save", f"{os.fspath(path)}, which is not one", remedy))
         try:
             return cls(**{name: state[name] for name in FIELDS})
         except InputError as error:
@@ -143,7 +145,7 @@ class Selection(Sequence[int]):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
-        """A published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
+        """Read a published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
         check_count("size", size, 1, "Pass len(data_set).")
         indices = index_files.check_indices(index_files.read_indices(Path(path)), size)
         return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
@@ -152,11 +154,11 @@ class Selection(Sequence[int]):
 def _check_weights(weights: Any, count: int) -> Tensor:
     if not isinstance(weights, Tensor) or weights.shape != (count,) or not weights.is_floating_point():
         got = f"shape {list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
-        raise InputError(message(f"{count} floating-point weights, one an index", got, "Leave them out for ones."))
+        raise InputError(message(f"{count} floating-point weights, one per index", got, "Leave them out for ones."))
     row: Tensor = weights.detach().to("cpu", torch.float32)
     if not bool(row.isfinite().all()) or bool((row < 0).any()):
         remedy = "A weight multiplies a loss."
-        raise InputError(message("finite weights of at least 0", "others", remedy))
+        raise InputError(message("finite weights of at least 0", "negative or non-finite ones", remedy))
     if not bool(row.any()):
         raise InputError(message("a weight above 0", "none", "Nothing can be trained on an empty selection."))
     return row
@@ -165,6 +167,6 @@ def _check_weights(weights: Any, count: int) -> Tensor:
 def _check_scores(scores: Any, size: int) -> Tensor:
     if not isinstance(scores, Tensor) or scores.shape != (size,) or not scores.is_floating_point():
         got = f"shape {list(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise InputError(message(f"{size} floating-point scores, one a sample", got, "Leave them out."))
+        raise InputError(message(f"{size} floating-point scores, one per sample", got, "Leave them out."))
     table: Tensor = scores.detach().to("cpu", torch.float32)
     return table
