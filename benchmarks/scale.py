@@ -81,23 +81,24 @@ def measured(size: int, name: str) -> dict[str, float]:
     forget_peak()
     before = memory("VmRSS")
     train = Pruned(range(size), METHODS[name], 10, shard_scores=True)
-    book = train._scores
-    assert isinstance(book, ShardedScores)
-    book.scores.log_normal_(generator=torch.Generator().manual_seed(0))
-    train._epoch.epoch, book.planned = 1, size
+    scores = train._scores
+    assert isinstance(scores, ShardedScores)
+    scores.scores.log_normal_(generator=torch.Generator().manual_seed(0))
+    train._epoch.epoch, scores.planned = 1, size
     plan = timed(train.plan)
     walking, steps = iter(train.sampler), min(1_000_000, len(train.sampler))
     walk = timed(lambda: deque(islice(walking, steps), maxlen=0))
     held = memory("VmRSS") - before
-    close = timed(book.merge)
+    running = train._epoch.plan  # drawn above
+    close = timed(lambda: scores.close(running, None, None))
     peak = memory("VmHWM") - before
-    tensors = sum(value.nbytes for value in vars(book).values() if isinstance(value, torch.Tensor))
+    tensors = sum(value.nbytes for value in vars(scores).values() if isinstance(value, torch.Tensor))
     return {
         f"plan_by_{name}_s": plan,
         "close_s": close,
-        "tensors": tensors / book.count,
-        "held": held / book.count,
-        "peak": peak / book.count,
+        "tensors": tensors / scores.count,
+        "held": held / scores.count,
+        "peak": peak / scores.count,
         "walk_1m_s": walk * 1_000_000 / steps,
     }
 

@@ -108,7 +108,7 @@ def test_a_card_is_short_and_narrow(name: str) -> None:
     rows = (without_measured(text) if name in PAGES else text).splitlines()
     assert len(rows) <= 70 or name == "README"
     for row in rows:
-        assert len(row) <= 132 or row.startswith("|"), row
+        assert len(row) <= 132 or row.startswith(("|", "**Needs**", "**Source**")), row  # those are generated
         assert row == row.rstrip()
 
 
