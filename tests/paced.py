@@ -1,13 +1,14 @@
-"""A training of which each step's learning rate is noted, and the schedulers it is made with."""
+"""A small training run that records the learning rate of every step, and the schedulers it is used with."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.optim import lr_scheduler as lrs
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import TensorDataset
@@ -15,21 +16,22 @@ from torch.utils.data import TensorDataset
 import infobatch
 
 SIZE, EPOCHS, BATCH = 100, 8, 8
-FULL_STEPS = 13  # of an epoch of 100 in batches of 8
+FULL_STEPS = 13  # steps of an epoch of 100 samples in batches of 8
 TOTAL = EPOCHS * FULL_STEPS
 Maker = Callable[[Optimizer, int], LRScheduler]
+"""Builds a scheduler for an optimizer and a total number of steps."""
 
 
-def warmed_cosine(optimizer: Optimizer, total: int) -> LRScheduler:
-    warm = lrs.LinearLR(optimizer, start_factor=0.1, total_iters=10)
+def warm_up_then_cosine(optimizer: Optimizer, total: int) -> LRScheduler:
+    warmup = lrs.LinearLR(optimizer, start_factor=0.1, total_iters=10)
     cosine = lrs.CosineAnnealingLR(optimizer, T_max=total - 10)
-    return lrs.SequentialLR(optimizer, [warm, cosine], milestones=[10])
+    return lrs.SequentialLR(optimizer, [warmup, cosine], milestones=[10])
 
 
 SCHEDULERS: dict[str, Maker] = {
     "OneCycleLR": lambda optimizer, total: lrs.OneCycleLR(optimizer, max_lr=0.5, total_steps=total + 1),
     "CosineAnnealingLR": lambda optimizer, total: lrs.CosineAnnealingLR(optimizer, T_max=total),
-    "warmed_cosine": warmed_cosine,
+    "SequentialLR": warm_up_then_cosine,
     "StepLR": lambda optimizer, total: lrs.StepLR(optimizer, step_size=17, gamma=0.5),
     "MultiStepLR": lambda optimizer, total: lrs.MultiStepLR(optimizer, milestones=[20, 55, 56], gamma=0.1),
     "ExponentialLR": lambda optimizer, total: lrs.ExponentialLR(optimizer, gamma=0.97),
@@ -39,77 +41,97 @@ SCHEDULERS: dict[str, Maker] = {
 every_scheduler = pytest.mark.parametrize("maker", SCHEDULERS.values(), ids=SCHEDULERS)
 
 
+def make_optimizer(lr: Any = 0.1, momentum: float = 0.9) -> SGD:
+    return SGD([torch.nn.Parameter(torch.ones(1))], lr=lr, momentum=momentum)
+
+
 class Step(NamedTuple):
     epoch: int
     lr: float
-    weight: float
+    loss: float
 
 
 class Run:
-    """A training of a made-up model, of which the learning rate of each step is noted."""
+    """A training run with gradients of zero that records every step."""
 
     def __init__(
         self,
-        maker: Maker | None,
+        maker: Maker,
         *,
         ratio: float = 0.5,
-        compensate: Any = "loss",
+        compensate: Any = "none",
         batch: int = BATCH,
         drop_last: bool = False,
         stock: bool = False,
-        every: int = 1,
-        flush: bool = True,
+        accumulate: int = 1,
+        steps_on_remainder: bool = True,
         steps: int = FULL_STEPS,
         lr: Any = 0.1,
         momentum: float = 0.9,
-        loaded: dict[str, Any] | None = None,
-        method: infobatch.methods.Method | None = None,
+        data_state: dict[str, Any] | None = None,
+        optimizer_state: dict[str, Any] | None = None,
     ) -> None:
-        x = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
-        method = method or infobatch.methods.infobatch(ratio)
-        self.data = infobatch.Pruned(TensorDataset(x), method, EPOCHS, compensate=compensate)
+        """The states are loaded before the scheduler is built and paced."""
+        losses = torch.rand(SIZE, generator=torch.Generator().manual_seed(3)).pow(3)
+        method = infobatch.methods.infobatch(ratio)
+        self.data = infobatch.Pruned(TensorDataset(losses), method, EPOCHS, compensate=compensate)
+        if data_state is not None:
+            self.data.load_state_dict(data_state)
         if stock:
             self.loader: Any = torch.utils.data.DataLoader(
                 self.data, batch_size=batch, drop_last=drop_last, sampler=self.data.sampler
             )
         else:
             self.loader = infobatch.DataLoader(self.data, batch_size=batch, drop_last=drop_last)
-        self.parameter = torch.nn.Parameter(torch.ones(1))
-        self.optimizer = torch.optim.SGD([self.parameter], lr=lr, momentum=momentum)
-        if loaded is not None:
-            self.optimizer.load_state_dict(loaded)
-        self.inner = maker(self.optimizer, EPOCHS * steps) if maker else None
-        given = (self.inner, self.data, steps) if self.inner else (self.optimizer, self.data)
-        self.paced = infobatch.pace(*given)
-        self.every, self.flush = every, flush
+        self.optimizer = make_optimizer(lr, momentum)
+        if optimizer_state is not None:
+            self.optimizer.load_state_dict(optimizer_state)
+        self.scheduler = maker(self.optimizer, EPOCHS * steps)
+        self.paced = infobatch.pace(self.scheduler, self.data, steps)
+        self.accumulate, self.steps_on_remainder = accumulate, steps_on_remainder
         self.steps: list[Step] = []
+        self.on_step: Callable[[int], None] | None = None
+        """Called after each step with the number of steps so far."""
 
     def train(self, stop_after: int | None = None, until: int = EPOCHS) -> Run:
+        (parameter,) = self.optimizer.param_groups[0]["params"]
         for epoch in range(self.data.epoch, until):
             batches = len(self.loader)
-            for number, (x,) in enumerate(self.loader, start=1):
-                loss = self.data.update(x * self.parameter.detach())
-                if number % self.every == 0 or (self.flush and number == batches):
-                    self.parameter.grad = torch.zeros(1)
-                    self.steps.append(Step(epoch, float(self.optimizer.param_groups[0]["lr"]), float(loss)))
+            for number, (losses,) in enumerate(self.loader, start=1):
+                loss = self.data.update(losses)
+                if number % self.accumulate == 0 or (self.steps_on_remainder and number == batches):
+                    parameter.grad = torch.zeros(1)
+                    self.steps.append(Step(epoch, self.lr, float(loss)))
                     self.optimizer.step()
                     self.paced.step()
+                    if self.on_step is not None:
+                        self.on_step(len(self.steps))
                 if len(self.steps) == stop_after:
                     return self
         return self
 
     @property
     def rates(self) -> list[float]:
+        """The learning rate of each step."""
         return [step.lr for step in self.steps]
 
     @property
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
+    def state(self) -> dict[str, Any]:
+        owners = {"data": self.data, "optimizer": self.optimizer, "paced": self.paced}
+        return {name: owner.state_dict() for name, owner in owners.items()}
 
-def plain_rates(maker: Maker, total: int, lr: Any = 0.1) -> list[float]:
-    """What the scheduler does alone: the rate before each step, and after the last."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr, momentum=0.9)
+    def load(self, state: dict[str, Any]) -> None:
+        self.data.load_state_dict(state["data"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.paced.load_state_dict(state["paced"])
+
+
+def unpaced_rates(maker: Maker, total: int, lr: Any = 0.1) -> list[float]:
+    """Return the rates of a scheduler without pace: before each step, and after the last."""
+    optimizer = make_optimizer(lr)
     scheduler = maker(optimizer, total)
     rates = [float(optimizer.param_groups[0]["lr"])]
     for _ in range(total):
@@ -117,3 +139,11 @@ def plain_rates(maker: Maker, total: int, lr: Any = 0.1) -> list[float]:
         scheduler.step()
         rates.append(float(optimizer.param_groups[0]["lr"]))
     return rates
+
+
+def collect_warnings(action: Callable[[], Any]) -> list[str]:
+    """Return the texts of the package's warnings during an action."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", infobatch.InfoBatchWarning)
+        action()
+    return [str(each.message) for each in caught if issubclass(each.category, infobatch.InfoBatchWarning)]

@@ -175,7 +175,9 @@ class Paced:
             or set(state) != FIELDS
             or not _are_rates(state["first_rates"], groups)
             or not _are_rates(state["rates"], groups)
-            or not all(map(is_number, (state["count"], state["steps_per_epoch"])))
+            or not _is_count(state["count"], 0)
+            or not _is_count(state["steps_per_epoch"], 1)
+            or not isinstance(state["scheduler"], dict)
         ):
             got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
             expected = "the state of a paced scheduler with as many parameter groups"
@@ -183,6 +185,7 @@ class Paced:
         if state["steps_per_epoch"] == self.steps_per_epoch:
             self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
+            self._replayed = None
         else:
             self._replay(state)
         self._is_new = False
@@ -264,7 +267,7 @@ class Paced:
         return _copy([group["lr"] for group in self.optimizer.param_groups])
 
     def _set_rates(self, rates: list[Any]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):  # groups added since keep theirs
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)  # in place: captured graphs read it there
             else:
@@ -366,8 +369,14 @@ def _copy(rates: list[Any]) -> list[Any]:
 
 
 def _are_rates(found: Any, count: int) -> bool:
-    numbers = [rate.item() if isinstance(rate, Tensor) and rate.numel() == 1 else rate for rate in found or ()]
-    return isinstance(found, list) and len(found) == count and all(map(is_number, numbers))
+    if not isinstance(found, list) or len(found) != count:
+        return False
+    return all(is_number(rate.item() if isinstance(rate, Tensor) and rate.numel() == 1 else rate) for rate in found)
+
+
+def _is_count(found: Any, least: int) -> bool:
+    number = as_int(found)
+    return number is not None and number >= least
 
 
 def _unwrap(optimizer: Optimizer) -> Any:
