@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from functools import cache
 from html.parser import HTMLParser
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -37,6 +38,12 @@ class Reader(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
+
+
+@cache
+def parsed(page: str) -> Reader:
+    """Parse a page once for all tests of it."""
+    return Reader(page)
 
 
 def section(page: str, key: str) -> str:

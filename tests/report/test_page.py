@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from facts import CLASSES, attacked, facts, made, run, spoiled
-from reading import Reader, drawing, section, table
+from reading import Reader, drawing, parsed, section, table
 
 from infobatch import report
 from infobatch.errors import InputError
@@ -37,7 +37,7 @@ def ends(runs: list[Run], method: str) -> list[dict[str, Any]]:
 
 
 def test_sections_are_all_there(page: str) -> None:
-    keys = {attributes.get("id") for attributes in Reader(page).all("section")}
+    keys = {attributes.get("id") for attributes in parsed(page).all("section")}
     assert keys == {
         "answer", "verdict", "cost", "curves", "pruning", "losses", "time", "weighting", "classes", "samples",
         "settings", "environment", "runs",
@@ -50,7 +50,7 @@ def answers(page: str) -> list[str]:
 
 def test_the_page_starts_with_the_answer(runs: list[Run], page: str) -> None:
     """One text per method, the same as on the terminal, before anything else; controls get none."""
-    assert Reader(page).all("section")[0]["id"] == "answer"
+    assert parsed(page).all("section")[0]["id"] == "answer"
     assert answers(page) == list(answers_of(compare(runs)))
     (text,) = answers(page)
     saved = np.mean([end["saved"] for end in ends(runs, "infobatch")])
@@ -102,7 +102,7 @@ def test_the_rate_of_older_shorter_runs_is_named(page: str) -> None:
 
 def test_seconds_have_their_spread(runs: list[Run], page: str) -> None:
     times = [end["seconds"]["total"] - end["seconds"]["setup"] for end in ends(runs, "random")]
-    text = Reader(page).text
+    text = parsed(page).text
     assert f"{np.mean(times):,.1f} ± {np.std(times, ddof=1):,.1f}" in text
 
 
@@ -115,7 +115,7 @@ def test_order_does_not_depend_on_that_of_the_records(runs: list[Run], page: str
 def test_colours_are_all_variables_and_names_are_unique(page: str) -> None:
     for svg in re.findall(r"<svg viewBox.*?</svg>", page, re.S):
         assert not re.search(r"(fill|stroke|color)\W+#", svg)
-    names = [attributes["id"] for _, attributes in Reader(page).found if "id" in attributes]
+    names = [attributes["id"] for _, attributes in parsed(page).found if "id" in attributes]
     assert len(names) == len(set(names))
     used = set(re.findall(r"(?:url\(#|href=\"#)([\w-]+)", page))
     assert used
@@ -123,7 +123,7 @@ def test_colours_are_all_variables_and_names_are_unique(page: str) -> None:
 
 
 def test_every_drawing_has_words(page: str) -> None:
-    reader = Reader(page)
+    reader = parsed(page)
     plots = [attributes for attributes in reader.all("svg") if attributes.get("class") == "plot"]
     assert len(plots) >= 20
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in plots)
@@ -132,7 +132,7 @@ def test_every_drawing_has_words(page: str) -> None:
 
 
 def test_nothing_is_fetched_and_no_script_may_run(page: str) -> None:
-    reader = Reader(page)
+    reader = parsed(page)
     policy = next(one["content"] for one in reader.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none';")
@@ -159,7 +159,7 @@ def test_no_name_can_leave_its_place() -> None:
     page = report.html(attacked(ATTACKS, **SMALL))
     test_nothing_is_fetched_and_no_script_may_run(page)
     assert page.count("</style>") == page.count("</title>") == 1
-    text = Reader(page).text
+    text = parsed(page).text
     assert all(text.count(attack) > 50 for attack in ATTACKS)  # shown as they are
 
 
@@ -169,7 +169,7 @@ def test_what_no_page_can_hold_is_left_out_of_names() -> None:
     page = report.html([Run(odd, start, facts_of_it, samples, end)])
     page.encode()  # half of a pair has no bytes
     assert set(re.findall(r"[\x00-\x1f]", page)) <= set("\n\t")
-    assert plain in Reader(page).text
+    assert plain in parsed(page).text
     assert [row["class"] for row in table(page, "class-saving")] == ["ab[31m c\td"] * len(CLASSES)
     assert [text.text for text in drawing(page, "class-saving").iter("text")].count(plain) == len(CLASSES)
 

@@ -58,7 +58,8 @@ def write(
     Raises:
         InputError: If there are no runs, an argument is out of range, or ``path`` is a folder.
     """
-    return _save(html(runs, margin=margin, level=level, looks=looks, against=against), Path(path), "report.html")
+    target = _checked(path, "report.html")
+    return _save(html(runs, margin=margin, level=level, looks=looks, against=against), target)
 
 
 def html(
@@ -87,7 +88,8 @@ def write_papers(found: Sequence[Outcome], known: Evidence, path: str | os.PathL
     Returns:
         The path of the page, with symbolic links resolved.
     """
-    return _save(papers_html(found, known, path), Path(path), "papers.html")
+    target = _checked(path, "papers.html")
+    return _save(papers_html(found, known, target), target)
 
 
 def papers_html(found: Sequence[Outcome], known: Evidence, path: str | os.PathLike[str] = "papers.html") -> str:
@@ -109,9 +111,15 @@ def _extra() -> Iterator[None]:
         raise InputError(text) from error
 
 
-def _save(text: str, target: Path, name: str) -> Path:
+def _checked(path: str | os.PathLike[str], name: str) -> Path:
+    """Refuse a folder before the page is drawn, which takes seconds."""
+    target = Path(path)
     if target.is_dir():
         raise InputError(message("a file to write to", f"{target}, a folder", f"Write to {target / name}."))
+    return target
+
+
+def _save(text: str, target: Path) -> Path:
     real = Path(os.path.realpath(target))
     real.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:
