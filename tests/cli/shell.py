@@ -12,7 +12,7 @@ TOY = """
 import os
 import time
 import torch
-from infobatch.lab import training
+from infobatch.lab.train import loop
 from infobatch.lab.tasks.task import Arrays, Task, cross_entropy
 
 def make(loss=cross_entropy):
@@ -26,7 +26,7 @@ def make(loss=cross_entropy):
 def slow():
     pause = float(os.environ.get("PAUSE", 0))
     if pause:  # in a process that will be stopped
-        training.CHECKPOINT_SECONDS = 0.0  # after every epoch
+        loop.CHECKPOINT_SECONDS = 0.0  # after every epoch
     return make(lambda *given: (time.sleep(pause), cross_entropy(*given))[1])
 
 def stuck():

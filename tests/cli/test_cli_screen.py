@@ -49,7 +49,7 @@ def test_plain_lines_tell_the_time_left(capsys: pytest.CaptureFixture[str]) -> N
     tick(5.0)
     tick(6.0)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "infobatch, seed 0: epoch 6 of 20, 45.0 s left; run 1 of 2, 1 min 45 s left in all"
+    assert line == "infobatch, seed 0: epoch 6 of 20, 45.0 s left; run 1 of 2, 1 min 45 s left in total"
 
 
 def test_bars_on_a_terminal() -> None:

@@ -19,7 +19,7 @@ from infobatch.cli.inspect_commands import _looks, _series
 from infobatch.cli.options import field_docs
 from infobatch.lab.runs.many_runs import PLAN, Series, note_look
 from infobatch.lab.runs.records import read
-from infobatch.lab.train.settings import Settings
+from infobatch.lab.train.settings import READ_ONLY, Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 
@@ -31,24 +31,25 @@ def test_every_setting_is_an_option_with_its_own_words(say: Any) -> None:
     code, out, _ = say("train", "--help")
     text = " ".join(re.sub(r"[│╭╮╰╯─]|--no-\S+", " ", out).split())
     assert code == 0
+    offered = [entry.name for entry in fields(Settings) if entry.name not in READ_ONLY]
     for entry in fields(Settings):
-        assert f"--{entry.name.replace('_', '-')} " in text
+        assert (f"--{entry.name.replace('_', '-')} " in text) is (entry.name in offered)
     source = Path(sys.modules[Settings.__module__].__file__ or "").read_text()
     docs = field_docs(Settings)
     assert len(docs) > 12
-    for name, doc in docs.items():
-        assert f'"""{doc}"""' in source
-        assert doc in text, name
-    assert "Step: the shares of the run after which the rate falls to a fifth. [default: 0.3 0.6 0.8]" in text
+    for name in offered:
+        assert f'"""{docs[name]}"""' in source
+        assert docs[name] in text, name
+    assert f"{docs['milestones']} [default: 0.3 0.6 0.8]" in text
 
 
 def test_options_become_settings_over_those_of_the_task(say: Any) -> None:
-    words = "--lr 0.2 --no-augment --milestones 0.5 0.75 --amp bf16 --label-smoothing 0.1 --compensate lr --seed 4"
+    words = "--lr 0.2 --no-augment --milestones 0.5 0.75 --amp bf16 --label-smoothing 0.1 --compensate loss --seed 4"
     code, out, err = say("train", "--task", "toy:make", "--json", *words.split())
     assert code == 0, err
     expected = Settings(
         task="toy:make", lr=0.2, augment=False, milestones=(0.5, 0.75), amp="bf16", label_smoothing=0.1, seed=4,
-        compensate="lr", model="mlp", epochs=8, batch_size=20, threads=1, gallery=2,
+        compensate="loss", model="mlp", epochs=8, batch_size=20, threads=1, gallery=2,
     )  # fmt: skip
     assert json.loads(out)["settings"] == expected.plain()
 
@@ -57,12 +58,9 @@ def test_options_become_settings_over_those_of_the_task(say: Any) -> None:
 def test_what_the_task_set_is_said(say: Any) -> None:
     _, _, err = say("train", "--task", "toy:make", "--seed", "4", "--name", "mine")
     first = err.splitlines()[0]
-    assert (
-        first
-        == "Settings: epochs 8, batch_size 20, model mlp, lr 0.05, threads 1, gallery 2; the others as by default"
-    )
+    assert first.startswith("Settings: epochs 8, batch_size 20, model mlp, lr 0.05, threads 1, gallery 2; ")
     words = ("compare", "--task", "toy:make", "--methods", "full", "--seeds", "2")
-    assert say(*words)[2].count("the others as by default") == 1
+    assert say(*words)[2].count("Settings: ") == 1
 
 
 @pytest.mark.usefixtures("blank")
@@ -70,7 +68,7 @@ def test_settings_of_a_comparison_are_not_those_of_a_control(say: Any) -> None:
     """Though a control may be the first that is left to train."""
     words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--name", "mine")
     count, told, *_ = say(*words)[2].splitlines()
-    assert count == "3 runs, 24 epochs in all or less"
+    assert count.startswith("3 runs, at most 24 epochs")
     (control,) = Path("runs/mine").glob("full-*-steps-seed0")
     shutil.rmtree(control)
     code, _, err = say("compare", "--resume", "runs/mine")
@@ -84,7 +82,7 @@ def test_a_folder_that_is_there_names_the_command_to_go_on(say: Any) -> None:
     assert say("train", *words)[0] == 0
     code, _, err = say("train", *words)
     assert code == 2
-    assert "go on: infobatch train --resume runs/mine/infobatch-seed0\n" in err
+    assert ": infobatch train --resume runs/mine/infobatch-seed0\n" in err
     assert say("compare", "--task", "toy:make", "--methods", "full", "--seeds", "1", "--name", "both")[0] == 0
     code, _, err = say("train", "--resume", "runs/both")
     assert code == 2
@@ -125,10 +123,10 @@ def test_a_comparison_grows_by_seeds_and_methods(say: Any) -> None:
     assert told["interval_level"] == told["level"] == 0.95
     Path("runs/mine/comparison.json").write_text(json.dumps({**plan, "looks": [2, 5]}))
     out = say("report", "runs/mine/full-seed3", "runs/mine", "-o", "page.html")[1]
-    twice = "You have looked 2 times, at 2, 5 seeds, so the intervals are at 98.33 % in place of 95 %"
+    twice = "after 2, 5 seeds, so the intervals are at 98.33 % instead of 95 %"
     assert twice in out
-    assert "with intervals at 98.33 %" in out
-    assert "none is corrected for the number of methods compared" in out
+    assert "[98.33 % interval]" in out
+    assert "not corrected" not in out  # random is a control here, so there is one verdict
     assert twice in Path("page.html").read_text()
     code, _, err = say("compare", "--resume", "runs/mine", "--lr", "0.3")
     assert code == 2
@@ -162,7 +160,7 @@ def test_a_comparison_at_several_rates(say: Any) -> None:
     assert read("runs/mine/full-lr=0.2-seed1").settings.lr == 0.2
     assert "infobatch at 0.2, seed 1:" in err
     out = say("report", "runs/mine", "-o", "page.html")[1]
-    assert "Each at its best learning rate" in out
+    assert "at its best learning rate" in out
     for wrong, why in (("-1", "lr"), ("0.05", "other than --lr 0.05")):
         code, _, err = say(*words[:-1], "other", "--lr", "0.05", "--rates", wrong)
         assert (code, Path("runs/other").exists()) == (2, False)
@@ -197,8 +195,7 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")
     assert code == 0
     (more,) = re.findall(r"about (\d+) more needed", out)
-    guess = "(random_star:ratio=0.8; guessed from 2 seeds, it may take more)"
-    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}   {guess}" in out
+    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}   (random_star:ratio=0.8; " in out
 
 
 # ---- bad input -------------------------------------------------------------------------------------------
@@ -230,8 +227,8 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
         ("reproduce --list --runs nowhere", "expected a folder of runs; got nowhere"),
         ("report nowhere", "nowhere"),
         ("report", "folders of runs"),
-        ("estimate losses.npz", "which is not there"),
-        ("estimate folder.npy", "folder.npy, which is none"),
+        ("estimate losses.npz", "which does not exist"),
+        ("estimate folder.npy", "folder.npy, which is not a file"),
         ("tran", 'Did you mean "train"?'),
         ("methods --jsn", "Did you mean --json?"),
     ],
@@ -259,7 +256,8 @@ def test_without_the_extra_it_says_how_to_get_it(say: Any, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "cyclopts", None)
     code, out, err = say("methods")
     assert (code, out) == (2, "")
-    assert err == "infobatch: the command line needs cyclopts: pip install '.[lab]' in the folder of infobatch\n"
+    assert err.startswith("infobatch: the command line needs cyclopts: pip install '.[lab]'")
+    assert err.count("\n") == 1
 
 
 NO_LOCKS = """
@@ -277,9 +275,9 @@ def test_where_there_are_no_locks_of_posix_it_says_so() -> None:
     """The core is imported all the same."""
     done = subprocess.run([sys.executable, "-c", NO_LOCKS], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    expected = "infobatch: expected a POSIX system for the lab and the command line, as Linux or macOS"
-    remedy = "On Windows run them inside WSL; the rest of the package needs no such system."
-    assert done.stderr == f"{expected}; got {sys.platform}. {remedy}\n"
+    assert done.stderr.startswith("infobatch: expected a POSIX system")
+    assert f"got {sys.platform}. " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 WHOLE = [

@@ -56,8 +56,8 @@ def test_ctrl_c_leaves_a_run_that_goes_on(say: Any, place: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "Once more to end at once" in err
-    assert "To go on: infobatch train --resume runs/mine/infobatch-seed0" in err
+    assert "Ctrl-C again" in err
+    assert "To continue: infobatch train --resume runs/mine/infobatch-seed0" in err
     assert "Traceback" not in err
     assert "\x1b" not in err
     assert json.loads(out)["finished"] is False
@@ -75,7 +75,7 @@ def test_a_comparison_that_is_terminated_goes_on(say: Any, place: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
-    assert "To go on: infobatch compare --resume runs/mine" in err
+    assert "To continue: infobatch compare --resume runs/mine" in err
     code, out, err = say("compare", "--resume", "runs/mine", "--json")
     assert code == 0, err
     told = json.loads(out)

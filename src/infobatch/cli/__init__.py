@@ -1,4 +1,4 @@
-"""``infobatch`` on the command line: parsing and printing. The work is done in ``infobatch.lab``."""
+"""The command line: parsing and printing. ``infobatch.lab`` does the work."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from ..errors import installing
 EXTRA = {"cyclopts", "rich", "attrs", "attr", "docstring_parser", "rich_rst"}
 
 LOCKS = "fcntl"
-"""No package that could be installed: lab/records.py says what to do without it."""
+"""Not an installable package: lab/runs/records.py says what to do without it."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
-    _stand_in_for_closed_streams()
+    """Run a command.
+
+    Args:
+        words: The arguments; those of the process if None.
+
+    Returns:
+        The exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
+    """
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no "±" shows "?"
+            stream.reconfigure(errors="replace")  # a terminal without "±" shows "?"
     try:
         from .app import run
     except ModuleNotFoundError as error:
@@ -32,9 +39,11 @@ def main(words: Sequence[str] | None = None) -> int:
     return run(sys.argv[1:] if words is None else words)
 
 
-def _stand_in_for_closed_streams() -> None:
-    """A shell may close them, as >&- does. The work is done all the same, and no file of ours gets their number: a
-    library that prints would write into it."""
+def _replace_closed_streams() -> None:
+    """Replace standard streams that the shell has closed, as >&- does.
+
+    Otherwise a file of ours would get their number, and a library that prints would write into it.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends

@@ -15,27 +15,27 @@ from ..lab.runs.records import files, looks_beside, sift
 from ..lab.tasks.catalogue import TASKS, TaskInfo, locate
 from ..methods import CARDS, METHODS
 from . import tables
-from .options import Answer, Json, Level, Margin, whole
-from .screen import unusual
-from .train_commands import REPORT, left_out, plain
+from .options import Answer, Json, Level, Margin, parse_int
+from .screen import describe_changes
+from .train_commands import REPORT, describe_run, warn_left_out
 
 
 def report(
-    *paths: Annotated[Path, Parameter(help="Folders of runs or comparisons, or their records.")],
-    output: Annotated[Path, Parameter(alias="-o", help="Where the page goes.")] = Path(REPORT),
+    *paths: Annotated[Path, Parameter(help="Folders of runs or comparisons, or record files.")],
+    output: Annotated[Path, Parameter(alias="-o", help="The page to write.")] = Path(REPORT),
     against: Annotated[
-        str, Parameter(show_default="full data", help="Hold all others against this row, by its label in the table.")
+        str, Parameter(show_default="full data", help="Compare all rows with this one, by its label in the table.")
     ] = "",
     one_look: Annotated[
-        bool, Parameter(negative="", help="Intervals as for a single look at the runs, however often was looked.")
+        bool, Parameter(negative="", help="Show intervals as if this were the only look at the runs.")
     ] = False,
     margin: Margin = None,
     level: Level = None,
     json: Json = False,
 ) -> Answer:
-    """Make one page of plots from recorded runs.
+    """Judge recorded runs, and write one HTML page with tables and plots.
 
-    As in
+    For example
       infobatch report runs/digits-20260131-120000 -o report.html
       infobatch report runs/first runs/second --against random --json
     """
@@ -45,10 +45,10 @@ def report(
     from ..lab.compare.tuning import at_best
 
     if not paths:
-        raise InputError(message("folders of runs", "none", "As in: infobatch report runs -o report.html"))
+        raise InputError(message("folders of runs", "none", "For example: infobatch report runs -o report.html"))
     found, damaged = sift(*paths)
     unreadable = list(map(str, damaged))
-    left_out(*unreadable)
+    warn_left_out(*unreadable)
     kept = files(*paths)
     series = _series(kept)
     rules: dict[str, Any] = {
@@ -61,37 +61,37 @@ def report(
     best = at_best(found, judged)
     page.write(found, output, **rules)
     if json:
-        told = {"report": str(output), "runs": [plain(one) for one in found], "unreadable": unreadable}
+        described = {"report": str(output), "runs": [describe_run(one) for one in found], "unreadable": unreadable}
         found_best = None if best is None else best.plain()
         answers = list(answers_of(judged, best))
-        return Answer(plain={**told, "answers": answers, "comparison": judged.plain(), "at_best": found_best})
-    tables.comparison(judged, best)
+        return Answer(plain={**described, "answers": answers, "comparison": judged.plain(), "at_best": found_best})
+    tables.print_comparison(judged, best)
     tables.say(f"Report:     {output}")
-    tables.answers(answers_of(judged, best))
+    tables.print_answers(answers_of(judged, best))
     return Answer()
 
 
 def _series(kept: Sequence[Path]) -> list[Series]:
-    """The comparisons that these records are of."""
+    """Load the comparisons that these records belong to."""
     series = []
     for folder in dict.fromkeys(file.parent.parent for file in kept):
         if (folder / PLAN).is_file():
             try:
                 series.append(Series.load(folder))
-            except StateError as error:  # the runs beside it may be whole
-                left_out(error)
+            except StateError as error:  # the runs next to it may still be readable
+                warn_left_out(error)
     return series
 
 
-def _rule(given: float | None, theirs: set[float], usual: float) -> float:
-    """What is said here, else what the comparisons were made with, if that is one and the same."""
+def _rule(given: float | None, theirs: set[float], default: float) -> float:
+    """Return what was given, or what the comparisons used if they agree, or the default."""
     if given is not None:
         return given
-    return theirs.pop() if len(theirs) == 1 else usual
+    return theirs.pop() if len(theirs) == 1 else default
 
 
 def _looks(kept: Sequence[Path], series: Sequence[Series]) -> tuple[int, ...] | None:
-    """The looks at these comparisons, or at the one of several with most; None where none is told."""
+    """Return the recorded looks, of several comparisons the most; None if none are recorded."""
     return max((one.looks for one in series), key=len, default=None) or looks_beside(kept)
 
 
@@ -99,8 +99,8 @@ def estimate(
     losses: Annotated[
         Path,
         Parameter(
-            help="A log of losses: an array [epochs, samples] in .npy, .npz or .pt (epochs in rows), or "
-            "columns (keys) epoch, index, loss in .csv (.jsonl), with epoch and index from 0."
+            help="A log of per-sample losses: an array [epochs, samples] in .npy, .npz or .pt, or "
+            "epoch, index, loss as columns of a .csv or keys of a .jsonl file, counting from 0."
         ),
     ],
     /,
@@ -108,55 +108,64 @@ def estimate(
     methods: Annotated[
         tuple[str, ...],
         Parameter(
-            consume_multiple=True, negative="", show_default="all that need losses alone", help="Which to look at."
+            consume_multiple=True,
+            negative="",
+            show_default="all that need only losses",
+            help="The methods to estimate.",
         ),
     ] = (),
     epochs: Annotated[
         int | None,
         Parameter(
-            converter=whole, show_default="all logged", help="Of the whole run, where the log is of its beginning."
+            converter=parse_int,
+            show_default="all logged",
+            help="Epochs of the planned run, if the log covers only its beginning.",
         ),
     ] = None,
-    seeds: Annotated[int, Parameter(converter=whole, help="Draws of each method.")] = 3,
+    seeds: Annotated[int, Parameter(converter=parse_int, help="Random draws per method.")] = 3,
     json: Json = False,
 ) -> Answer:
-    """Say what each method would have saved, from a log of the losses of a normal run.
+    """Estimate what each method would have saved, from the losses of a normal run.
 
-    As in
+    Nothing is trained, so the estimate covers the savings and not the accuracy.
+
+    For example
       infobatch estimate losses.npy
       infobatch estimate losses.csv --methods infobatch saving:share=0.5 --epochs 90
     """
-    from ..lab.estimate import logs
-    from ..lab.estimate import savings as estimates
+    from ..lab.estimate import logs, savings
 
     table = logs.read(losses)
-    found = estimates.estimate(table, list(methods) or None, epochs, seeds)
-    untried = {} if methods else estimates.left_out(epochs or len(table))
+    found = savings.estimate(table, list(methods) or None, epochs, seeds)
+    untried = {} if methods else savings.untried_methods(epochs or len(table))
     if json:
         size = {"epochs": table.shape[0], "samples": table.shape[1]}
         unknown = list(dict.fromkeys(text for one in found for text in one.unknown))
-        told = [{key: value for key, value in asdict(one).items() if key != "unknown"} for one in found]
-        return Answer(plain={**size, "methods": told, "left_out": untried, "unknown": unknown})
-    tables.estimates(found, untried)
+        described = [{key: value for key, value in asdict(one).items() if key != "unknown"} for one in found]
+        return Answer(plain={**size, "methods": described, "left_out": untried, "unknown": unknown})
+    tables.print_estimates(found, untried)
     return Answer()
 
 
 def doctor(
-    target: Annotated[str, Parameter(help="MODULE:NAME of this folder: a loader, or a function that returns one.")],
+    target: Annotated[
+        str, Parameter(help="MODULE:NAME of a loader, or of a function that returns one; this folder is searched, too.")
+    ],
     /,
     *,
-    epochs: Annotated[int, Parameter(converter=whole, help="Passes over it.")] = 2,
+    epochs: Annotated[int, Parameter(converter=parse_int, help="Passes over the loader.")] = 2,
     limit: Annotated[
         int | None,
-        Parameter(converter=whole, show_default="all", help="Look at so many samples of the data set alone."),
+        Parameter(converter=parse_int, show_default="all", help="Use only this many samples of the data set."),
     ] = None,
     json: Json = False,
 ) -> Answer:
-    """Run your own loader for two epochs, and say whether each loss would reach its sample.
+    """Check with your own loader that every loss reaches its sample.
 
-    The module is imported, so its training loop must stand under: if __name__ == "__main__":
+    Runs the loader for two epochs, without training. The module is imported, so put its training loop under
+    `if __name__ == "__main__":`. The exit code is 1 if a problem was found.
 
-    As in
+    For example
       infobatch doctor train:loader
       infobatch doctor my_package.data:make_loader --limit 10000
     """
@@ -164,14 +173,14 @@ def doctor(
 
     found = examine(target, epochs=epochs, limit=limit)
     if not json:
-        tables.diagnosis(found)
+        tables.print_diagnosis(found)
     return Answer(0 if found.ok else 1, found.plain() if json else None)
 
 
 def methods(*, json: Json = False) -> Answer:
-    """List the methods: where each is from, what it leaves out and what it costs.
+    """List the methods: source, which samples each leaves out, and what it costs.
 
-    As in
+    For example
       infobatch methods
       infobatch methods --json
     """
@@ -191,24 +200,24 @@ def methods(*, json: Json = False) -> Answer:
         for name in METHODS
         for card in [CARDS[name]]
     ]
-    tables.show(("method", "source", "leaves out", "weights", "cost of a plan", "needs"), rows)
-    tables.show(("static: chosen once", "source", "keeps", "weights", "cost", "needs of a proxy"), chosen_once)
-    tables.say("Give settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
+    tables.show(("method", "source", "leaves out", "weights", "cost per plan", "needs"), rows)
+    tables.show(("static (selects once)", "source", "keeps", "weights", "cost", "needs from a proxy"), chosen_once)
+    tables.say("Add settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
     return Answer()
 
 
 def tasks(
     *,
-    data: Annotated[Path | None, Parameter(help="A folder: whose files are there?")] = None,
+    data: Annotated[Path | None, Parameter(help="A folder to search for the files of the tasks.")] = None,
     json: Json = False,
 ) -> Answer:
-    """List the tasks, the layouts in which their files may lie, and whether they are there.
+    """List the tasks, the file layouts each can read, and whether the files are there.
 
-    As in
+    For example
       infobatch tasks
       infobatch tasks --data ~/data
     """
-    files = {name: _there(info, data) for name, info in TASKS.items()}
+    files = {name: _describe_files(info, data) for name, info in TASKS.items()}
     layouts = {name: [str(layout) for layout in info.layouts] for name, info in TASKS.items()}
     if json:
         about = [
@@ -222,17 +231,20 @@ def tasks(
             for name, info in TASKS.items()
         ]
         return Answer(plain={"tasks": about})
-    columns = ("task", "what", "not as by default", "files", "where to get them")
-    rows = [(name, info.description, unusual(info.defaults), files[name], info.origin) for name, info in TASKS.items()]
+    columns = ("task", "description", "its own defaults", "files", "where to get them")
+    rows = [
+        (name, info.description, describe_changes(info.defaults), files[name], info.origin)
+        for name, info in TASKS.items()
+    ]
     tables.show(columns, rows)
-    tables.say("Layouts read:")
+    tables.say("File layouts:")
     for words in dict.fromkeys(words for each in layouts.values() for words in each):
         tables.say(f"  {words}: {', '.join(name for name in layouts if words in layouts[name])}")
-    tables.say("Your own: --task MODULE:FUNCTION, which returns an infobatch.lab.tasks.task.Task.")
+    tables.say("A task of yours: --task MODULE:FUNCTION, where the function returns an infobatch.lab.tasks.task.Task.")
     return Answer()
 
 
-def _there(info: TaskInfo, data: Path | None) -> str:
+def _describe_files(info: TaskInfo, data: Path | None) -> str:
     if not info.layouts:
         return "built in"
-    return "give --data" if data is None else locate(info, data)
+    return "needs --data" if data is None else locate(info, data)

@@ -1,4 +1,4 @@
-"""The lab's settings as options. Name, type, default and help come from ``Settings`` itself, so they cannot drift."""
+"""Turn the lab's settings into options; name, type, default and help come from ``Settings`` itself."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from ..lab.tasks.nets import NETS
 from ..lab.train.optimizers import OPTIMIZERS
 from ..lab.train.settings import HARDWARE, READ_ONLY, Settings
 
-LEARNING = Group("Settings", help="Where you give none: what suits the task, else the default shown.", sort_key=1)
-PLACE = Group("Where and how fast it runs", help="No influence on what is learnt.", sort_key=2)
+LEARNING_OPTIONS = Group(
+    "Settings", help="A setting you leave out takes the task's default, or else the one shown.", sort_key=1
+)
+HARDWARE_OPTIONS = Group("Where and how fast it runs", help="These do not change what is learned.", sort_key=2)
 NAMES: dict[str, Iterable[str]] = {"task": TASKS, "model": NETS, "optimizer": OPTIMIZERS}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command ends with: an exit code, and what a machine reads where it asked for JSON."""
+    """The result of a command: an exit code and, with --json, what to print."""
 
     code: int = 0
     plain: dict[str, Any] | None = None
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The strings under a class's fields, which Python itself throws away.
+    """Return the strings under the fields of a class, which Python does not keep.
 
     >>> field_docs(Settings)["eval_every"]
-    'Test after every so many epochs, and after the last.'
+    'Test every this many epochs, and after the last.'
     """
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(tree, ast.ClassDef)
@@ -47,8 +49,8 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def whole(kind: Any, tokens: Sequence[Token]) -> int:
-    """A whole number as it was typed: cyclopts itself would make 2 of 2.7."""
+def parse_int(kind: Any, tokens: Sequence[Token]) -> int:
+    """Parse a whole number strictly: cyclopts itself would turn 2.7 into 2."""
     del kind
     try:
         return int(tokens[0].value)
@@ -57,26 +59,26 @@ def whole(kind: Any, tokens: Sequence[Token]) -> int:
 
 
 def _given(without: frozenset[str] = frozenset()) -> Any:
-    """A dict with those settings that were given."""
+    """Make the type of a dict that holds the settings given on the command line."""
     docs, hints = field_docs(Settings), get_type_hints(Settings)
     options = {}
     for entry in fields(Settings):
         if entry.name in (*without, *READ_ONLY):
             continue
-        names = f"Here: {', '.join(NAMES[entry.name])}." if entry.name in NAMES else ""
+        names = f"One of {', '.join(NAMES[entry.name])}." if entry.name in NAMES else ""
         parameter = Parameter(
             help=f"{docs.get(entry.name, '')} {names}".strip(),
-            group=PLACE if entry.name in HARDWARE and entry.name != "data" else LEARNING,
-            show_default=_shown(entry.default),
+            group=HARDWARE_OPTIONS if entry.name in HARDWARE and entry.name != "data" else LEARNING_OPTIONS,
+            show_default=_show_default(entry.default),
             consume_multiple=isinstance(entry.default, tuple),
-            converter=whole if hints[entry.name] is int else None,
+            converter=parse_int if hints[entry.name] is int else None,
             negative_iterable="",
         )
         options[entry.name] = Annotated[hints[entry.name], parameter]
     return TypedDict("Given", options, total=False)  # type: ignore[operator]
 
 
-def _shown(default: Any) -> str:
+def _show_default(default: Any) -> str:
     if isinstance(default, tuple):
         return " ".join(map(str, default))
     return "none" if default == "" else str(default)
@@ -89,23 +91,27 @@ if TYPE_CHECKING:
 else:
     Given = _given()
     Shared = _given(frozenset({"method", "steps"}))
-    """Without what a comparison sets itself."""
+    """Without the settings that a comparison varies."""
     Hardware = _given(frozenset(entry.name for entry in fields(Settings)) - {*HARDWARE, "amp"})
 
-WHOLE = Parameter(name="*")
-"""The options of a dict, without a prefix."""
-Json = Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON on stdout, and nothing else there.")]
-Root = Annotated[Path, Parameter(help="The folder that runs are kept in.")]
+FLAT = Parameter(name="*")
+"""The options of a dict appear without a prefix."""
+Json = Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON on stdout, and nothing else.")]
+Root = Annotated[Path, Parameter(help="The folder that holds all runs.")]
 Name = Annotated[
-    str, Parameter(show_default=False, help="The folder's name, below --runs; else the task and the time.")
+    str, Parameter(show_default=False, help="The name of the folder below --runs; by default the task and the time.")
 ]
 Resume = Annotated[
     Path | None,
-    Parameter(help="Go on with what is in this folder, by its settings; what says where it runs may be given."),
+    Parameter(help="Continue what is in this folder, with its settings; only those about hardware may change."),
 ]
 Board = Annotated[Path | None, Parameter(help="Also log for TensorBoard, below this folder.")]
 Wandb = Annotated[
     str, Parameter(show_default=False, help="Also log for Weights & Biases, offline, under this project.")
 ]
-Margin = Annotated[float | None, Parameter(show_default="0.3", help="Points that may be lost and still be lossless.")]
-Level = Annotated[float | None, Parameter(show_default="0.95", help="How sure the intervals are, as a share.")]
+Margin = Annotated[
+    float | None, Parameter(show_default="0.3", help="How many points a method may lose and still count as lossless.")
+]
+Level = Annotated[
+    float | None, Parameter(show_default="0.95", help="The confidence level of the intervals, as a share.")
+]

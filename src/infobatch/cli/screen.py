@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: bars with the time left, or plain lines where there is no terminal."""
+"""Show the progress of runs: bars with the time left, or plain lines if there is no terminal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ..lab.train.loop import Tick
 from ..lab.train.settings import Settings
 
 EVERY = 15.0
-"""Seconds between two plain lines about a run under way."""
+"""Seconds between two lines about the same run."""
 
 
 def duration(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> duration(4.42), duration(75), duration(3 * 3600 + 300)
     ('4.4 s', '1 min 15 s', '3 h 05 min')
     """
@@ -31,8 +32,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def line(run: Run, name: str) -> str:
-    """A finished run in a line."""
+def summarize_run(run: Run, name: str) -> str:
+    """Summarize a run in one line."""
     head = f"{name}:"
     if run.end is None:
         return f"{head} paused in epoch {len(run.epochs) + 1}"
@@ -43,23 +44,31 @@ def line(run: Run, name: str) -> str:
 
 
 class Screen(Protocol):
+    """Where progress is shown."""
+
     def __enter__(self) -> Screen: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None: ...
     def watch(self, settings: Settings, epochs: int) -> Tick:
-        """A run of so many epochs begins."""
+        """Start to show a run of this many epochs."""
         ...
 
     def done(self, run: Run) -> None:
-        """It has ended, or was there already."""
+        """Show that a run has ended, or was already recorded."""
         ...
 
     def say(self, text: str, style: str = "") -> None: ...
 
 
 def make_screen(runs: int, epochs: int, *, rates: bool = False) -> Screen:
-    """On stderr, for so many runs with so many epochs in all; ``rates``: their learning rates differ."""
+    """Make a screen on stderr.
+
+    Args:
+        runs: How many runs there will be.
+        epochs: How many epochs they have in total.
+        rates: True if their learning rates differ.
+    """
     console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
         return Bars(console, runs, epochs, rates)
@@ -67,11 +76,13 @@ def make_screen(runs: int, epochs: int, *, rates: bool = False) -> Screen:
 
 
 class Announcement:
-    """A hook that says once, as the first run that is trained begins, how much there is to do, and which settings are
-    not the general defaults: those asked for, which a comparison's runs share, whatever that run has of its own."""
+    """A hook that says once, when the first run starts, how much there is to do and which settings are not defaults.
 
-    def __init__(self, screen: Screen, asked: Settings, how_much: str = "") -> None:
-        self.screen, self.asked, self.how_much, self.said = screen, asked, how_much, False
+    The settings shown are those that all runs of a comparison share.
+    """
+
+    def __init__(self, screen: Screen, shared: Settings, how_much: str = "") -> None:
+        self.screen, self.shared, self.how_much, self.said = screen, shared, how_much, False
 
     def __call__(self, fact: Fact) -> None:
         del fact
@@ -80,61 +91,68 @@ class Announcement:
         self.said = True
         if self.how_much:
             self.screen.say(self.how_much, style="dim")
-        told = unusual(self.asked.plain())
-        if told:
-            self.screen.say(f"Settings: {told}; the others as by default", style="dim")
+        changes = describe_changes(self.shared.plain())
+        if changes:
+            self.screen.say(f"Settings: {changes}; all others are defaults", style="dim")
 
     def close(self) -> None:
         pass
 
 
-def unusual(settings: dict[str, Any]) -> str:
-    """Settings that differ from the general defaults, but for what a person named.
+def describe_changes(settings: dict[str, Any]) -> str:
+    """List the settings that differ from the defaults, except those that identify a run.
 
-    >>> unusual({"task": "digits", "epochs": 40, "lr": 0.05, "batch_size": 64})
+    >>> describe_changes({"task": "digits", "epochs": 40, "lr": 0.05, "batch_size": 64})
     'lr 0.05, batch_size 64'
     """
-    usual = Settings().plain()
-    named = ("task", "data", "method", "seed")
-    return ", ".join(f"{key} {value}" for key, value in settings.items() if key not in named and value != usual[key])
+    defaults = Settings().plain()
+    identifying = ("task", "data", "method", "seed")
+    return ", ".join(
+        f"{key} {value}" for key, value in settings.items() if key not in identifying and value != defaults[key]
+    )
 
 
 class Count:
-    """How much is done. A run that was there already is no work, so it shrinks the total in place of counting."""
+    """Count what is done. A run that is already recorded needs no work, so it lowers the total instead of counting."""
 
     def __init__(self, runs: int, epochs: int, rates: bool = False) -> None:
         self.runs, self.total, self.rates = runs, float(epochs), rates
-        self.finished, self.before = 0, 0.0
-        self.had, self.length, self.ticked = 0, 0, False
+        self.finished, self.done_before = 0, 0.0
+        self.already_done, self.length, self.ticked = 0, 0, False
 
     def name(self, settings: Settings) -> str:
         at = f" at {settings.lr:g}" if self.rates else ""
         return f"{label(settings)}{at}, seed {settings.seed}"
 
     def begin(self, settings: Settings, epochs: int) -> None:
-        self.total -= (settings.epochs if settings.steps else epochs) - epochs  # a control is shorter than planned
+        planned = settings.epochs if settings.steps else epochs  # a shorter run was planned with all epochs
+        self.total -= planned - epochs
         self.length, self.ticked = epochs, False
 
     def tick(self, epochs: float) -> float:
-        """Epochs done in all; what a resumed run had done before is no work either."""
+        """Return the epochs done in total, without those that a resumed run starts with."""
         if not self.ticked:
-            self.ticked, self.had = True, int(epochs) if epochs > 1 else 0
-            self.total -= self.had
-        return self.before + epochs - self.had
+            self.ticked, self.already_done = True, int(epochs) if epochs > 1 else 0
+            self.total -= self.already_done
+        return self.done_before + epochs - self.already_done
 
     def end(self) -> None:
         if self.ticked:
-            self.before += self.length - self.had
+            self.done_before += self.length - self.already_done
         else:
             self.total -= self.length
         self.finished += 1
 
-    def line(self, run: Run) -> str:
-        """What is said of a run at its end."""
-        return line(run, self.name(run.settings)) + ("" if self.ticked or run.end is None else " (was there)")
+    def summarize(self, run: Run) -> str:
+        """Summarize a run at its end."""
+        return summarize_run(run, self.name(run.settings)) + (
+            "" if self.ticked or run.end is None else " (already recorded)"
+        )
 
 
 class Bars:
+    """Progress as bars, for a terminal."""
+
     def __init__(self, console: Console, runs: int, epochs: int, rates: bool = False) -> None:
         self.console, self.count = console, Count(runs, epochs, rates)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[at]}"))
@@ -142,7 +160,7 @@ class Bars:
             *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, transient=True
         )
         self.one: TaskID | None = None
-        self.all: TaskID | None = self.progress.add_task("in all", total=epochs, at="") if runs > 1 else None
+        self.all: TaskID | None = self.progress.add_task("total", total=epochs, at="") if runs > 1 else None
 
     def __enter__(self) -> Bars:
         self.progress.start()
@@ -170,14 +188,14 @@ class Bars:
         self.count.end()
         if self.one is not None:
             self.progress.remove_task(self.one)
-        self.say(self.count.line(run))
+        self.say(self.count.summarize(run))
 
     def say(self, text: str, style: str = "") -> None:
         self.progress.console.print(text, markup=False, highlight=False, style=style)
 
 
 class Lines:
-    """No control codes: for logs, pipes and CI."""
+    """Progress as lines without control codes, for logs, pipes and CI."""
 
     def __init__(self, runs: int, epochs: int, rates: bool = False, now: Callable[[], float] = monotonic) -> None:
         self.count, self.now = Count(runs, epochs, rates), now
@@ -196,22 +214,22 @@ class Lines:
         def tick(done: float) -> None:
             nonlocal spoke
             overall, now = self.count.tick(done), self.now()
-            worked = done - self.count.had
+            worked = done - self.count.already_done
             if now - spoke < EVERY or not worked:
                 return
             spoke = now
             left = f"{duration((now - began) * (epochs - done) / worked)} left"
             if self.count.runs > 1:
                 rest = (now - self.began) * max(self.count.total - overall, 0) / max(overall, 1e-9)
-                left += f"; run {self.count.finished + 1} of {self.count.runs}, {duration(rest)} left in all"
+                left += f"; run {self.count.finished + 1} of {self.count.runs}, {duration(rest)} left in total"
             self.say(f"{text}: epoch {min(int(done) + 1, epochs)} of {epochs}, {left}")
 
         return tick
 
     def done(self, run: Run) -> None:
         self.count.end()
-        self.say(self.count.line(run))
+        self.say(self.count.summarize(run))
 
     def say(self, text: str, style: str = "") -> None:
-        del style  # plain lines have none
+        del style  # lines have no style
         print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Tables for people, on stdout."""
+"""Print results as tables and sentences, on stdout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..lab.compare.verdicts import NOT_JUDGED
 from ..lab.format import format_number, percent
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from ..lab.papers.judge import CellOutcome, Listed, Outcome
 
 PLAIN_WIDTH = 200
-"""Of a line where stdout is no terminal: nobody has to see it at once."""
+"""The width of lines if stdout is not a terminal."""
 ROOMY = 150
-"""From so many columns on, words stand inside a table; below, each on a line of its own under it."""
+"""From this width on, texts such as verdicts are part of the table; below, each gets a line under it."""
 
 MARKS = {"ok": "[ok]", "warning": "[warning]", "problem": "[problem]", "not checkable": "[not checkable]"}
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checkable": "dim"}
@@ -41,10 +42,17 @@ def roomy() -> bool:
 def show(
     columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> list[str]:
-    """A table; columns named in ``right`` hold numbers, and empty ones are left out. Cells are text, never markup.
+    """Print a table; cells are text, never markup, and empty columns are left out.
 
-    Where it is too wide, columns named in ``spare`` go, in that order; what is still too wide is folded, never cut.
-    Returns the columns that had to go.
+    Args:
+        columns: The headings.
+        rows: The cells of each row.
+        right: Headings of columns with numbers, aligned to the right.
+        spare: Headings of columns to drop, in this order, if the table is too wide. If it is still too wide, cells
+            are folded, never cut.
+
+    Returns:
+        The headings of the columns that were dropped.
     """
     rows = list(rows)
     full = [at for at in range(len(columns)) if any(row[at] for row in rows)]
@@ -66,7 +74,7 @@ def _table(
     words = sum(columns[at] not in right for at in shown)
     for at in shown:
         number = columns[at] in right
-        # a name in one piece is found and copied more easily, where other words can give way
+        # a name in one piece is easier to find and copy, if other columns can fold instead
         name = at == 0 and words > 1 and max(len(row[at]) for row in rows) <= fold // 3
         table.add_column(
             Text(columns[at]), justify="right" if number else "left", no_wrap=number or name, overflow="fold"
@@ -81,8 +89,8 @@ def say(*lines: str) -> None:
         console().print(Text(text), soft_wrap=True)
 
 
-def answers(texts: Sequence[str]) -> None:
-    """Print the outcome in plain sentences, set off from the tables above."""
+def print_answers(texts: Sequence[str]) -> None:
+    """Print the print_outcome in plain sentences, set off from the tables above."""
     for text in texts:
         console().print()
         console().print(Text(f"Answer: {text}", style="bold"), soft_wrap=True)
@@ -91,19 +99,22 @@ def answers(texts: Sequence[str]) -> None:
 EQUAL, VERDICT = "at equal steps", "verdict"
 
 
-def comparison(found: Comparison, best: AtBest | None = None) -> None:
+def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
     columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", EQUAL, VERDICT)
     _judged(columns, [_compared(row) for row in found.rows])
     level = percent(found.interval_level)
     other = found.against or found.baseline
-    say(f"Differences are to {other} with the same seeds, in points, with intervals at {level}.")
+    say(f"difference: compared with {other} at the same seeds, in points [{level} interval].")
     if found.rates or any(row.same_steps is not None for row in found.rows):
-        say(f"At equal steps: to full data for as many steps, {found.rates or 'at the same learning rate'}.")
-    judged = sum(row.difference is not None and row.difference.low is not None for row in found.rows)
+        say(f"{EQUAL}: compared with full data for as many steps, {found.rates or 'at the same learning rate'}.")
+    judged = sum(
+        row.difference is not None and row.difference.low is not None and row.verdict.kind not in NOT_JUDGED
+        for row in found.rows
+    )
     if judged:
         say(found.looked)
     if judged > 1:
-        say("Each verdict stands by itself: none is corrected for the number of methods compared.")
+        say("Verdicts are not corrected for the number of methods compared.")
     say(*(f"Note: {note}" for note in found.notes))
     if best is not None:
         say("", f"{best.title}:")
@@ -113,7 +124,7 @@ def comparison(found: Comparison, best: AtBest | None = None) -> None:
 
 
 def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of verdicts; where it is narrow, they stand under it."""
+    """Print a table with verdicts; if it is narrow, they go under it."""
     if roomy():
         show(columns, rows, right=columns[1:-2])
         return
@@ -151,16 +162,16 @@ def _apart(found: Difference | None) -> str:
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
-def outcome(found: Outcome) -> None:
+def print_outcome(found: Outcome) -> None:
     recipe = found.recipe
     say(f"{recipe.name}: {recipe.title}", f"Claim: {recipe.claim}")
     if not recipe.runnable:
-        say(f"Nothing of it can run yet: all {len(recipe.cells)} cells wait for {'; '.join(recipe.waits)}.")
+        say(f"Nothing can run yet: all {len(recipe.cells)} cells wait for {'; '.join(recipe.waits)}.")
     elif found.quick:
-        works = "It shows that the recipe works, never that the paper is right."
+        works = "This shows that the recipe runs, not that the paper is right."
         say(f"Quick, with a {found.stand_in}. {works}" if found.stand_in else "Quick: fewer measurements.")
     wide = roomy()
-    for unit in dict.fromkeys(row.cell.unit for row in found.rows):  # a table for each, so that its heading says it
+    for unit in dict.fromkeys(row.cell.unit for row in found.rows):  # one table per unit, which its heading names
         first = f"cell ({unit})" if unit else "cell"
         columns = (first, "paper", "ours", "n", "saved %, paper", "saved %, ours", "outcome")
         show(columns, [_cell(row, wide) for row in found.rows if row.cell.unit == unit], right=columns[1:-1])
@@ -169,7 +180,7 @@ def outcome(found: Outcome) -> None:
         if recipe.waits and recipe.runnable:
             say(f"Waits for {'; '.join(recipe.waits)}.")
     say(*(f"Note: {note}" for note in recipe.notes))
-    say(f"In all: {found.summary}.")
+    say(f"Summary: {found.summary}.")
 
 
 def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
@@ -188,8 +199,8 @@ def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     )
 
 
-def recipes(lines: Iterable[Listed]) -> None:
-    columns = ("recipe", "what", "outcome here", "where", "quick version")
+def print_recipes(lines: Iterable[Listed]) -> None:
+    columns = ("recipe", "title", "outcome here", "hardware", "quick version")
     rows = []
     for one in lines:
         place = "; ".join(one.outcome.where)
@@ -199,8 +210,8 @@ def recipes(lines: Iterable[Listed]) -> None:
     show(columns, rows)
 
 
-def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
-    columns = ("method", "saved %", "effective size", "noise, at most", "largest weight")
+def print_estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
+    columns = ("method", "saved %", "effective size", "largest noise", "largest weight")
     rows = [
         (
             one.method,
@@ -213,9 +224,9 @@ def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
     ]
     show(columns, rows, right=columns[1:], spare=columns[-1:])
     say(
-        "Effective size: how many samples of equal weight would be worth as much, mean over the epochs.",
-        "Noise, at most: a step's squared noise-to-signal ratio against full data's, in the worst epoch that prunes; "
-        "the paper (appendix B.3) wants at most 1.",
+        "effective size: how many equally weighted samples would be worth as much; mean over the epochs.",
+        "largest noise: squared noise-to-signal ratio of a step compared with full data, in the worst pruned epoch; "
+        "the paper (appendix B.3) requires at most 1.",
     )
     reasons = {why: ", ".join(name for name in left_out if left_out[name] == why) for why in left_out.values()}
     if reasons:
@@ -223,7 +234,7 @@ def estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:
     say(*(f"Note: {text}" for text in dict.fromkeys(text for one in found for text in one.unknown)))
 
 
-def diagnosis(found: Diagnosis) -> None:
+def print_diagnosis(found: Diagnosis) -> None:
     passes = "1 pass" if found.epochs == 1 else f"{found.epochs} passes"
     say(f"{found.target}: {found.loader}; {found.samples:,} samples, {passes}")
     for check in found.checks:

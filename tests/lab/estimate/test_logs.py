@@ -57,8 +57,7 @@ def write(path: Path, losses: np.ndarray[Any, Any]) -> Path:
         path.write_text("\n".join(["loss, epoch, index", *lines]))
     elif kind == "epochs.jsonl":
         rows = [
-            {"epoch": t, "losses": [None if math.isnan(x) else x for x in row]}
-            for t, row in enumerate(losses.tolist())
+            {"epoch": t, "losses": [None if math.isnan(x) else x for x in row]} for t, row in enumerate(losses.tolist())
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif kind == "batches.jsonl":

@@ -1,4 +1,4 @@
-"""Losses of a normal run, as people log them: arrays, tables and JSON lines, read as one matrix."""
+"""Read logged losses of a normal run, from arrays, tables or JSON lines, as one matrix."""
 
 from __future__ import annotations
 
@@ -14,44 +14,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...checks import kind
+from ...checks import describe
 from ...errors import InputError, message
-from ..train.settings import near
+from ..format import suggest
 
 LINES = 1 << 18
-"""So many lines of a table are read at a time."""
+"""How many lines of a table are read at a time."""
 COLUMNS = ("epoch", "index", "loss")
-DAMAGED = "It is damaged, cut short, or holds something else; nothing was read."
-_CSV = "Name the columns, or leave the head out and write one line an epoch."
+DAMAGED = "The file is damaged, truncated, or holds something else; nothing was read."
+_CSV = "Name the columns, or leave the header out and write one line per epoch."
 
 
 def read(path: str | Path) -> Tensor:
-    """The losses in a file, [epochs, samples], NaN where a sample was not seen. Never runs code from the file.
+    """Read the losses in a file, without ever running code from it.
 
-    .npy, .npz, .pt    a matrix [epochs, samples], under the name "losses" where there are several
-    .csv               lines epoch,index,loss below such a head; or without a head one line an epoch
-    .jsonl             lines {"epoch": 0, "index": 17, "loss": 0.5}, where both may be lists;
+    .npy, .npz, .pt    a matrix [epochs, samples], named "losses" if there are several
+    .csv               lines epoch,index,loss below such a header; or, without a header, one line per epoch
+    .jsonl             lines {"epoch": 0, "index": 17, "loss": 0.5}, where index and loss may be lists;
                        or {"epoch": 0, "losses": [...]}
 
-    Epochs count from 0 or 1, samples from 0. A matrix in .npy or .pt is mapped, not read into memory.
+    Epochs count from 0 or 1, samples from 0. A matrix in .npy or .pt is memory-mapped.
+
+    Args:
+        path: The file; its suffix decides the format.
+
+    Returns:
+        The losses, [epochs, samples], with NaN for a sample that an epoch did not use.
+
+    Raises:
+        InputError: If there is no such file, or it does not hold losses in one of these forms.
     """
     path = Path(path)
     if path.suffix not in READERS:
-        raise InputError(message("a file of losses", str(path), f"Its name may end in {', '.join(READERS)}."))
+        raise InputError(message("a file of losses", str(path), f"Its name must end in {', '.join(READERS)}."))
     if not path.is_file():
         names = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
         if path.exists():
             raise InputError(
-                message("a file of losses", f"{path}, which is none", "Name a file in it, or beside it.")
+                message("a file of losses", f"{path}, which is not a file", "Name a file in it, or next to it.")
             )
-        raise InputError(message("a file of losses", f"{path}, which is not there", near(path.name, names)))
+        raise InputError(message("a file of losses", f"{path}, which does not exist", suggest(path.name, names)))
     try:
         losses = READERS[path.suffix](path)
     except InputError:
         raise
-    except Exception as broken:  # whatever a file that is damaged, or none of these, makes of the calls below
+    except Exception as broken:  # a damaged file can make the readers raise anything
         why = str(broken).split("\n")[0][:200] or type(broken).__name__
-        raise InputError(message(f"{path} as a whole {path.suffix} file of numbers", why, DAMAGED)) from broken
+        raise InputError(message(f"{path} as a complete {path.suffix} file of numbers", why, DAMAGED)) from broken
     check_table(losses, str(path))
     return losses
 
@@ -63,25 +72,25 @@ def _read_npy(path: Path) -> Tensor:
 def _read_npz(path: Path) -> Tensor:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         if set(COLUMNS) <= set(arrays):
-            rows = Rows()
+            rows = LossRows()
             rows.put(*(arrays[name] for name in COLUMNS))
             return rows.table(path)
-        return _tensor(arrays[_only(list(arrays), path)])
+        return _tensor(arrays[_choose_name(list(arrays), path)])
 
 
 def _read_pt(path: Path) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch wonders about files that it did not write; they are refused below
+        warnings.simplefilter("ignore")  # torch warns about files it did not write; they are refused below
         found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     if isinstance(found, dict):
-        found = found[_only(list(found), path)]
+        found = found[_choose_name(list(found), path)]
     if isinstance(found, (list, tuple)):
         found = torch.stack([torch.as_tensor(epoch) for epoch in found])
     if not isinstance(found, Tensor):
-        raise InputError(message(f"a matrix of losses in {path}", type(found).__name__, "Save the tensor alone."))
+        raise InputError(message(f"a matrix of losses in {path}", type(found).__name__, "Save only the tensor."))
     if found.layout != torch.strided or found.is_nested or found.is_meta or found.is_quantized or found.is_complex():
-        got = f"one of {found.dtype}, {found.layout}" + (" without values" if found.is_meta else "")
-        raise InputError(message(f"a plain matrix of losses in {path}", got, "Save losses.float().cpu()."))
+        got = f"a tensor of {found.dtype}, {found.layout}" + (" without values" if found.is_meta else "")
+        raise InputError(message(f"a dense matrix of losses in {path}", got, "Save losses.float().cpu()."))
     return found if found.is_floating_point() else found.float()
 
 
@@ -91,9 +100,9 @@ def _read_csv(path: Path) -> Tensor:
         names = [name.strip().strip('"').lower() for name in first.split(",")]
         if not set(COLUMNS) <= set(names):
             if any(name.isidentifier() and name not in ("nan", "inf") for name in names):
-                raise InputError(message(f"a head epoch,index,loss in {path}", repr(first.strip()[:80]), _CSV))
+                raise InputError(message(f"a header epoch,index,loss in {path}", repr(first.strip()[:80]), _CSV))
             return _matrix(path, itertools.chain([first], lines))
-        rows, at = Rows(), 2
+        rows, at = LossRows(), 2
         columns = [names.index(name) for name in COLUMNS]
         while some := list(itertools.islice(lines, LINES)):
             rows.put(*_columns(some, columns, path, at).T)
@@ -128,14 +137,14 @@ def _columns(lines: list[str], columns: list[int], path: Path, at: int) -> np.nd
         if len(lines) == 1:
             expected = f"epoch,index,loss in line {at} of {path}"
             raise InputError(message(expected, repr(lines[0].strip()[:80]), DAMAGED)) from broken
-        half = len(lines) // 2  # the line is looked for only when there is something to say about it
+        half = len(lines) // 2  # bisect for the broken line only once there is one
         _columns(lines[:half], columns, path, at)
         _columns(lines[half:], columns, path, at + half)
         raise
 
 
 def _read_jsonl(path: Path) -> Tensor:
-    rows = Rows()
+    rows = LossRows()
     with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -162,42 +171,43 @@ READERS: dict[str, Callable[[Path], Tensor]] = {
 }  # fmt: skip
 
 
-class Rows:
-    """Losses as they come, one growing row an epoch: a log of a hundred million lines is never held as lines.
+class LossRows:
+    """Losses collected in any order, one growing row per epoch: a log of 100 million lines is never held as text.
 
-    An index may be 64 times as high as there are losses, or a million. A higher one waits and takes no memory for
-    those below it, since more losses may come; when all have come, it is damage.
+    An index may be up to 64 times the number of losses so far, or a million. A higher one is deferred, since more
+    losses may follow; it takes no memory for the samples below it. If it is still too high at the end, the file is
+    damaged.
     """
 
     def __init__(self) -> None:
         self._rows: dict[int, np.ndarray[Any, Any]] = {}
-        self._size = self._came = self._looked = self._most = 0
-        self._waiting: list[tuple[Any, Any, Any]] = []
+        self._size = self._count = self._count_at_retry = self._highest_index = 0
+        self._deferred: list[tuple[Any, Any, Any]] = []
 
     def put(self, epochs: Any, indices: Any, losses: Any) -> None:
-        epochs, indices, losses = _whole("epoch", epochs), _whole("index", indices), np.asarray(losses)
+        epochs, indices, losses = _as_indices("epoch", epochs), _as_indices("index", indices), np.asarray(losses)
         if not epochs.shape == indices.shape == losses.shape or epochs.ndim != 1:
-            raise ValueError("columns epoch, index and loss that differ in length, or are none")
-        self._came += len(epochs)
+            raise ValueError("columns epoch, index and loss are not of equal length")
+        self._count += len(epochs)
         if len(indices) == 0:
             return
         if int(epochs.max()) > 1 << 16:
             raise ValueError(f"epoch {epochs.max()}: epochs count from 0 or 1")
-        if self._came >= 2 * self._looked:  # so a loss that waits is looked at a few times, and not at each line
-            self._look()
-        self._sort(epochs, indices, losses)
+        if self._count >= 2 * self._count_at_retry:  # so that deferred losses are retried a few times, not at each line
+            self._retry_deferred()
+        self._place_or_defer(epochs, indices, losses)
 
-    def _look(self) -> None:
-        """See who still has to wait, now that more have come. In their order: the last loss of a sample counts."""
-        self._looked, self._most = self._came, max(1 << 20, 64 * self._came)
-        waiting, self._waiting = self._waiting, []
-        for some in waiting:
-            self._sort(*some)
+    def _retry_deferred(self) -> None:
+        """Retry deferred losses now that there are more; in their order, because the last loss of a sample counts."""
+        self._count_at_retry, self._highest_index = self._count, max(1 << 20, 64 * self._count)
+        deferred, self._deferred = self._deferred, []
+        for some in deferred:
+            self._place_or_defer(*some)
 
-    def _sort(self, epochs: Any, indices: Any, losses: Any) -> None:
-        far = indices > self._most
+    def _place_or_defer(self, epochs: Any, indices: Any, losses: Any) -> None:
+        far = indices > self._highest_index
         if far.any():
-            self._waiting.append((epochs[far], indices[far], losses[far]))
+            self._deferred.append((epochs[far], indices[far], losses[far]))
             epochs, indices, losses = epochs[~far], indices[~far], losses[~far]
         if len(indices):
             self._place(epochs, indices, losses)
@@ -214,22 +224,22 @@ class Rows:
             row[indices[here]] = losses[here]
 
     def table(self, path: Path) -> Tensor:
-        self._look()
-        if self._waiting:
-            epochs, indices, _ = self._waiting[0]
-            got = f"index {indices[0]} in epoch {epochs[0]}, and {self._came} losses in all"
-            raise InputError(message(f"positions that count from 0 in {path}", got, DAMAGED))
+        self._retry_deferred()
+        if self._deferred:
+            epochs, indices, _ = self._deferred[0]
+            got = f"index {indices[0]} in epoch {epochs[0]}, and {self._count} losses in total"
+            raise InputError(message(f"indices that count from 0 in {path}", got, DAMAGED))
         if not self._rows:
-            raise InputError(message(f"losses in {path}", "none", "Log epoch,index,loss for each sample."))
+            raise InputError(message(f"losses in {path}", "none", "Log epoch,index,loss per sample."))
         first, last = min(self._rows), max(self._rows)
         if first > 1:
             raise InputError(
-                message(f"a log from the first epoch on in {path}", f"epochs {first} to {last}", DAMAGED)
+                message(f"a log that starts at the first epoch in {path}", f"epochs {first} to {last}", DAMAGED)
             )
         shape = last - first + 1, self._size
-        if shape[0] * shape[1] > max(1 << 26, 64 * self._came):
-            got = f"{self._came} losses of {shape[0]} epochs and {shape[1]} samples"
-            raise InputError(message(f"a loss of most samples in most epochs in {path}", got, DAMAGED))
+        if shape[0] * shape[1] > max(1 << 26, 64 * self._count):
+            got = f"{self._count} losses for {shape[0]} epochs and {shape[1]} samples"
+            raise InputError(message(f"losses of most samples in most epochs in {path}", got, DAMAGED))
         table = np.full(shape, np.nan, dtype=np.float32)
         for epoch in sorted(self._rows):
             row = self._rows.pop(epoch)[: self._size]
@@ -237,23 +247,25 @@ class Rows:
         return torch.from_numpy(table)
 
 
-def _whole(name: str, values: Any) -> np.ndarray[Any, Any]:
+def _as_indices(name: str, values: Any) -> np.ndarray[Any, Any]:
     values = np.asarray(values)
     if values.dtype.kind not in "iuf":
-        raise ValueError(f"{name} as {values.dtype}, where whole numbers from 0 belong")
-    with np.errstate(invalid="ignore"):  # of NaN, which is told below
-        whole: np.ndarray[Any, Any] = values.astype(np.int64)
-    odd = (whole != values) | (whole < 0)
-    if odd.any():
-        raise ValueError(f"{name} {values[odd][0]:g}, where whole numbers from 0 belong")
-    return whole
+        raise ValueError(f"{name} as {values.dtype}, expected whole numbers from 0")
+    with np.errstate(invalid="ignore"):  # of NaN, which is refused below
+        indices: np.ndarray[Any, Any] = values.astype(np.int64)
+    wrong = (indices != values) | (indices < 0)
+    if wrong.any():
+        raise ValueError(f"{name} {values[wrong][0]:g}, expected whole numbers from 0")
+    return indices
 
 
-def _only(names: list[str], path: Path) -> str:
+def _choose_name(names: list[str], path: Path) -> str:
     if "losses" in names:
         return "losses"
     if len(names) != 1:
-        raise InputError(message(f'"losses" in {path}', ", ".join(map(str, names)) or "nothing", "Name it so."))
+        raise InputError(
+            message(f'"losses" in {path}', ", ".join(map(str, names)) or "nothing", "Use that name for the matrix.")
+        )
     return names[0]
 
 
@@ -267,12 +279,12 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def check_table(losses: Any, name: str) -> None:
-    """That losses are a matrix [epochs, samples] with something in it."""
+    """Raise InputError unless losses are a matrix [epochs, samples] with a finite number in it."""
     floating = isinstance(losses, Tensor) and losses.is_floating_point()
     if not floating or losses.ndim != 2 or 0 in losses.shape:
-        raise InputError(message(f"{name} as a matrix [epochs, samples]", kind(losses), "One row an epoch."))
+        raise InputError(message(f"{name} as a matrix [epochs, samples]", describe(losses), "Use one row per epoch."))
     epochs, samples = losses.shape
     if epochs > samples and epochs >= 1000:
         raise InputError(message(f"{name} as [epochs, samples]", f"[{epochs}, {samples}]", "Transpose it."))
     if not any(torch.isfinite(row).any() for row in losses):
-        raise InputError(message(f"{name} with losses", "not one finite number", "Was anything logged?"))
+        raise InputError(message(f"{name} with losses", "no finite number", "Check that losses were logged."))

@@ -1,8 +1,8 @@
-"""What each method would have saved, from the losses of a run that pruned nothing.
+"""Estimate what each method would have saved, from the losses of a run on full data.
 
 >>> losses = torch.rand(10, 1000).sort(0, descending=True).values  # ten epochs, a thousand samples
 >>> half, = estimate(losses, ["random:ratio=0.5"])
->>> half.kept  # epoch 0 knows nothing yet, and the last eighth of a run is full
+>>> half.kept  # epoch 0 has no scores yet, and the last eighth of a run uses full data
 (1000.0, 500.0, 500.0, 500.0, 500.0, 500.0, 500.0, 500.0, 500.0, 1000.0)
 >>> half.saved
 0.4
@@ -19,28 +19,29 @@ import torch
 from torch import Tensor
 
 from ...checks import is_count
-from ...epoch.scores import UNSEEN, ScoreBook
-from ...epoch.summary import report
-from ...errors import InputError, counted, message
+from ...epoch.scores import ScoreTable
+from ...epoch.slice import UNSEEN
+from ...epoch.summary import summarize
+from ...errors import InputError, message, plural
 from ...methods import METHODS
 from ...methods.method import Method
 from ...methods.when import Moment
-from ..train.settings import losses_alone, parse_method
+from ..train.method_text import needs_losses_only, parse_method
 from .logs import check_table
 
 UNKNOWN = (
-    "These are the losses of the run that was logged; a pruned run takes fewer steps, and its losses would differ.",
-    "Whether the accuracy would hold is not in the losses: compare runs for that.",
+    "The losses are those of the logged run; a pruned run takes fewer steps, so its losses would differ.",
+    "The losses do not tell whether the accuracy would hold: use infobatch compare for that.",
 )
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One method over the logged losses; each number is a mean over the seeds."""
+    """One method applied to the logged losses; each number is a mean over the seeds."""
 
     method: str
     saved: float
-    """The share of the whole run's samples that would have been left out."""
+    """The share of all samples of the run that would have been left out."""
     spread: float
     """The standard deviation of ``saved`` over the seeds; 0 with one seed."""
     kept: tuple[float, ...]
@@ -48,8 +49,8 @@ class Estimate:
     effective_size: float
     """Kish's effective sample size, mean over the epochs."""
     noise: float
-    """The noise-to-signal ratio of a step, squared, against full data, in the worst epoch that prunes; 1 where none
-    does. The paper wants at most 1."""
+    """The squared noise-to-signal ratio of a step compared with full data, in the worst pruned epoch; 1 if no epoch is
+    pruned. The paper requires at most 1."""
     largest_weight: float
     unknown: tuple[str, ...]
     """What this estimate cannot know."""
@@ -61,27 +62,40 @@ def estimate(
     num_epochs: int | None = None,
     seeds: int = 1,
 ) -> list[Estimate]:
-    """Let each method prune as if these had been the losses, [epochs, samples] with NaN where a sample was not seen.
+    """Apply each method to logged losses; a sample that is left out keeps its score, as in training.
 
-    A sample that is left out keeps its score, as in training. Without ``methods``: all but those in ``left_out``.
-    A ``num_epochs`` beyond the log repeats its last epoch.
+    Args:
+        losses: The losses, [epochs, samples], with NaN for a sample that an epoch did not use.
+        methods: Methods, or their texts; by default all except those in ``untried_methods``.
+        num_epochs: Epochs of the planned run; beyond the log, its last epoch is repeated.
+        seeds: Random draws per method.
+
+    Returns:
+        One estimate per method.
+
+    Raises:
+        InputError: If the losses are not such a matrix, a number is out of range, or a method needs more than losses.
+
+    Example:
+        >>> estimate(torch.rand(8, 100), ["random:ratio=0.5"])[0].saved
+        0.375
     """
     check_table(losses, "losses")
     losses = losses.detach()
     logged = losses.shape[0]
     num_epochs = logged if num_epochs is None else num_epochs
     for name, value, least, remedy in (
-        ("epochs", num_epochs, logged, "So many are in the log; leave it out for exactly those."),
-        ("seeds", seeds, 1, "Each is a draw of every method."),
+        ("epochs", num_epochs, logged, "The log has that many; leave it out to use them."),
+        ("seeds", seeds, 1, "Each seed is one draw per method."),
     ):
         if not is_count(value, least):
             raise InputError(message(f"a whole number of {name} from {least} on", repr(value), remedy))
     if methods is None:
-        passed_over = left_out(num_epochs)
-        methods = [name for name in METHODS if name not in passed_over]
-    chosen = [_method(method, num_epochs, losses.shape[1]) for method in methods]
-    unknown = (*UNKNOWN, *_gaps(losses, num_epochs))
-    return [_summary(method, [_replay(losses, method, num_epochs, seed) for seed in range(seeds)], unknown)
+        untried = untried_methods(num_epochs)
+        methods = [name for name in METHODS if name not in untried]
+    chosen = [_check_method(method, num_epochs, losses.shape[1]) for method in methods]
+    unknown = (*UNKNOWN, *_describe_gaps(losses, num_epochs))
+    return [_average(method, [_replay(losses, method, num_epochs, seed) for seed in range(seeds)], unknown)
             for method in chosen]  # fmt: skip
 
 
@@ -100,12 +114,12 @@ class _Replay:
 
 def _replay(losses: Tensor, method: Method, num_epochs: int, seed: int) -> _Replay:
     logged, size = losses.shape
-    book = ScoreBook(size)
-    book.keep(method.memory, ())
+    book = ScoreTable(size)
+    book.make_columns(method.memory, ())
     kept, effective, noise, weight = [], [], [], 0.0
     for epoch in range(num_epochs):
         plan = method.draw(book, Moment(epoch, num_epochs), seed)
-        now = report(plan, book.scores, book.planned)
+        now = summarize(plan, book.noise(plan), book.planned)
         kept.append(now.kept)
         effective.append(now.effective_size)
         noise += [now.noise] if now.saved else []
@@ -118,7 +132,7 @@ def _replay(losses: Tensor, method: Method, num_epochs: int, seed: int) -> _Repl
     return _Replay(kept, effective, max(noise, default=1.0), weight, size)
 
 
-def _summary(method: Method, replays: list[_Replay], unknown: tuple[str, ...]) -> Estimate:
+def _average(method: Method, replays: list[_Replay], unknown: tuple[str, ...]) -> Estimate:
     saved = [replay.saved for replay in replays]
     return Estimate(
         method=repr(method),
@@ -132,29 +146,29 @@ def _summary(method: Method, replays: list[_Replay], unknown: tuple[str, ...]) -
     )
 
 
-def left_out(num_epochs: int) -> dict[str, str]:
-    """The methods that are not tried unless they are named, and why."""
+def untried_methods(num_epochs: int) -> dict[str, str]:
+    """Return the methods that are only tried if they are named, and why."""
     why = {}
     for name in METHODS:
         method = parse_method(name)
-        if not losses_alone(method):
-            why[name] = "more than losses is needed"
-        elif not _long_enough(method, num_epochs):
+        if not needs_losses_only(method):
+            why[name] = "needs more than losses"
+        elif not _is_long_enough(method, num_epochs):
             why[name] = "the run is too short"
     return why
 
 
-def _method(given: str | Method, num_epochs: int, size: int) -> Method:
-    """A method that a person made with labels of these very samples needs no more of them."""
+def _check_method(given: str | Method, num_epochs: int, size: int) -> Method:
+    """Check a method; one that was built with the labels of these samples needs no others."""
     method = parse_method(given) if isinstance(given, str) else given
-    if not losses_alone(method, size):
-        remedy = "A log of losses has no labels and no more."
-        raise InputError(message("a method that needs losses alone", repr(method), remedy))
+    if not needs_losses_only(method, size):
+        remedy = "A log of losses holds no labels or other data."
+        raise InputError(message("a method that needs only losses", repr(method), remedy))
     method.check_epochs(num_epochs, method.schedule)
     return method
 
 
-def _long_enough(method: Method, num_epochs: int) -> bool:
+def _is_long_enough(method: Method, num_epochs: int) -> bool:
     try:
         method.check_epochs(num_epochs, method.schedule)
     except InputError:
@@ -162,20 +176,20 @@ def _long_enough(method: Method, num_epochs: int) -> bool:
     return True
 
 
-def _gaps(losses: Tensor, num_epochs: int) -> list[str]:
+def _describe_gaps(losses: Tensor, num_epochs: int) -> list[str]:
     logged, size = losses.shape
     missing = sum(size - int(torch.count_nonzero(torch.isfinite(row))) for row in losses)
     gaps = []
     if logged > size:
         gaps.append(
-            f"The log has more epochs ({logged}) than samples ({size}): a row is read as an epoch, a column as "
-            "a sample. If it is the other way round, transpose it."
+            f"The log has more epochs ({logged}) than samples ({size}): rows are read as epochs, columns as "
+            "samples. If it is the other way round, transpose it."
         )
     if missing:
         share = missing / (logged * size)
         gaps.append(
-            f"Missing or not finite: {counted(missing, 'loss')} ({share:.1%}); a sample keeps the score it had."
+            f"Missing or not finite: {plural(missing, 'loss')} ({share:.1%}); such a sample keeps its previous score."
         )
     if num_epochs > logged:
-        gaps.append(f"Epochs {logged} to {num_epochs - 1} are not in the log; its last epoch stands for them.")
+        gaps.append(f"Epochs {logged} to {num_epochs - 1} are not in the log; its last epoch is repeated.")
     return gaps
