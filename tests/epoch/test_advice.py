@@ -38,7 +38,7 @@ def lines_of(work: Callable[[], None], about: str) -> list[str]:
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_warning_at_the_start_of_an_epoch_names_the_loop(loader: str) -> None:
-    train = pruned(infobatch.methods.random(ratio=0.5), compensate="lr")
+    train = pruned(infobatch.methods.random(ratio=0.7), compensate="loss")
     batches = LOADERS[loader](train)
 
     def two_epochs() -> None:
@@ -46,7 +46,7 @@ def test_a_warning_at_the_start_of_an_epoch_names_the_loop(loader: str) -> None:
             for (x,) in batches:  # here
                 train.update(x)
 
-    assert lines_of(two_epochs, "infobatch.pace") == ["for (x,) in batches:  # here"]
+    assert lines_of(two_epochs, "a step stands for") == ["for (x,) in batches:  # here"]
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -64,12 +64,13 @@ def test_a_warning_at_the_end_of_an_epoch_names_what_ended_it(loader: str) -> No
 
 def test_a_warning_of_pace_names_the_call_of_pace() -> None:
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
     train = pruned(infobatch.methods.infobatch(), compensate="loss")
 
     def pacing() -> None:
-        infobatch.pace(optimizer, train)  # named
+        infobatch.pace(scheduler, train, 1)  # named
 
-    assert lines_of(pacing, "scale of a gradient") == ["infobatch.pace(optimizer, train)  # named"]
+    assert lines_of(pacing, "scale of a gradient") == ["infobatch.pace(scheduler, train, 1)  # named"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_run_too_short_to_prune_is_told(
     warnings.simplefilter("always")
     infobatch.Pruned(range(40), infobatch.methods.infobatch(**settings), 20)
     infobatch.Pruned(range(40), infobatch.methods.full(), 20)
-    assert ["leaves out nothing in any of 20 epochs" in str(each.message) for each in recwarn] == [True] * said
+    assert ["prunes nothing in any of 20 epochs" in str(each.message) for each in recwarn] == [True] * said
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,9 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
 ) -> None:
     warnings.simplefilter("always")
     train = infobatch.InfoBatch(range(40), epochs, delta=delta)
-    assert ["no epoch is left for all data" in str(each.message) for each in recwarn] == [True] * said
+    assert ["no epoch on full data is left" in str(each.message) for each in recwarn] == [True] * said
     for each in recwarn:
-        (smaller,) = re.findall(r"train longer, or take a smaller delta, e\.g\. delta=(\S+)$", str(each.message))
+        (smaller,) = re.findall(r"train longer, or use a smaller delta, e\.g\. delta=(\S+)$", str(each.message))
         infobatch.InfoBatch(range(40), epochs, delta=float(smaller))
     assert len(recwarn) == said
     infobatch.Pruned(range(40), infobatch.methods.seta(), epochs)  # prunes to its end, however long

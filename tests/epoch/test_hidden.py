@@ -42,7 +42,7 @@ def after_hiding() -> infobatch.Pruned:
     return train
 
 
-@pytest.mark.filterwarnings("ignore:.*nobody took one")
+@pytest.mark.filterwarnings("ignore:.*needs the losses of the samples it left out")
 def test_no_look_while_an_iterator_is_open(after_hiding: infobatch.Pruned) -> None:
     """With workers, making one draws from the plan, which a look would change."""
     batches = iter(infobatch.DataLoader(after_hiding, batch_size=7, num_workers=1))
@@ -52,7 +52,7 @@ def test_no_look_while_an_iterator_is_open(after_hiding: infobatch.Pruned) -> No
     assert look(after_hiding) == 18
 
 
-@pytest.mark.filterwarnings("ignore:.*nobody took one")
+@pytest.mark.filterwarnings("ignore:.*needs the losses of the samples it left out")
 def test_a_look_after_one_at_a_first_batch(after_hiding: infobatch.Pruned) -> None:
     """Torch's loader keeps the iterator of workers that persist, though the loop let it go."""
     loader = torch.utils.data.DataLoader(
@@ -64,7 +64,7 @@ def test_a_look_after_one_at_a_first_batch(after_hiding: infobatch.Pruned) -> No
 
 def test_losses_of_a_look_that_are_not_finite_are_told(after_hiding: infobatch.Pruned) -> None:
     before = after_hiding.scores
-    with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses seen after it were not finite"):
+    with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses observed after it were not finite"):
         look(after_hiding, torch.nan)
     assert torch.equal(after_hiding.scores, before)
 
@@ -140,7 +140,7 @@ def test_a_second_look_finds_nobody() -> None:
 def test_no_plan_is_drawn_while_looking(after_hiding: infobatch.Pruned) -> None:
     looking = after_hiding.hidden(batch_size=7)
     next(looking)
-    with pytest.raises(infobatch.MisalignedError, match="inside a look"):
+    with pytest.raises(infobatch.MisalignedError, match="during a pass over the hidden samples"):
         after_hiding.plan()
     assert after_hiding.progress == (2, 0, 1)
     assert look(after_hiding, 20.0) == 18, "a new look takes the place of one that was not ended"
@@ -154,14 +154,14 @@ def test_no_plan_is_drawn_while_looking(after_hiding: infobatch.Pruned) -> None:
 def test_a_look_that_nobody_takes_is_missed(after_hiding: infobatch.Pruned, own_loader: bool) -> None:
     loader = infobatch.DataLoader(after_hiding, batch_size=7)
     begin: Callable[[], Any] = partial(next, iter(loader)) if own_loader else partial(epoch, after_hiding)
-    with pytest.warns(infobatch.InfoBatchWarning, match="wants a look"):
+    with pytest.warns(infobatch.InfoBatchWarning, match="needs the losses of the samples it left out"):
         begin()
 
 
 def test_only_methods_that_want_a_look_have_one() -> None:
     train = fresh(methods.ucb())
     epoch(train)
-    with pytest.raises(infobatch.InputError, match="wants a look"):
+    with pytest.raises(infobatch.InputError, match="needs the hidden samples"):
         look(train)
 
 
@@ -174,7 +174,7 @@ def test_logits_are_no_confidences() -> None:
     train.update(torch.rand(3), indices, confidence=torch.tensor([0.0, 1.0, torch.nan]))
 
 
-@pytest.mark.filterwarnings("ignore:.*nobody took one", "ignore:.*a step stands for")
+@pytest.mark.filterwarnings("ignore:.*needs the losses of the samples it left out", "ignore:.*a step stands for")
 def test_a_peek_before_a_look_is_forgotten_with_its_plan() -> None:
     """Its pass is over a plan that the look lets be drawn anew."""
     method = infobatch.methods.kakurenbo(ratio=0.6, steps=(1.0, 1.0, 1.0, 1.0))

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infobatch.epoch.scores import ScoreTable, bring
-from infobatch.epoch.scores import TableSlice
+from infobatch.epoch.scores import ScoreTable, TableSlice
 from infobatch.methods.memory import average
 from infobatch.plan import Plan
 from infobatch.ranks.exchange import Ranks
@@ -106,7 +105,7 @@ def test_whom_a_loss_is_of_is_waited_for_on_the_cpu(moves: Any) -> None:
     for walk in (TableSlice(a_plan(8).indices, Ranks(), whole), ShardSlice(1, part, 0)):
         walk.note(some, torch.ones(3))
         walk.skip(some)
-    bring(whole.channels, some, torch.ones(3))
+    whole.record_channels(some, {name: torch.ones(3) for name in whole.channels})
     assert len(moves) == 5
     assert set(moves) == {("cpu", False)}
 

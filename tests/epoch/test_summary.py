@@ -24,8 +24,12 @@ def pruned(size: int = 100) -> Plan:
     return Plan(2, kept[torch.randperm(len(kept), generator=generator_for(0, 0, CPU))], table)
 
 
-def test_report_counts() -> None:
-    now = report(pruned(), torch.ones(100), planned=200)
+def summarized(plan: Plan, scores: torch.Tensor, planned: int) -> infobatch.EpochSummary:
+    return summarize(plan, estimate_noise(plan, scores), planned)
+
+
+def test_summary_counts() -> None:
+    now = summarized(pruned(), torch.ones(100), planned=200)
     assert (now.epoch, now.kept, now.saved, now.growth) == (2, 75, 0.25, 100 / 75)
     assert now.saved_so_far == pytest.approx(1 - 275 / 300)
     assert now.effective_size == pytest.approx(100**2 / (25 * 4 + 50))
@@ -36,38 +40,38 @@ def test_noise_is_equation_18() -> None:
     """The mean of G²/(1-P) over D, against |D|/|S| times the mean of G², from the kept alone where G is even."""
     scores = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
     literal = (50 * 0.5**2 / 0.5 + 50 * 3.0**2) / (50 * 0.5**2 + 50 * 3.0**2) / (100 / 75)
-    assert noise(pruned(), scores) == pytest.approx(literal)
-    assert noise(pruned(), scores) < 1
+    assert estimate_noise(pruned(), scores) == pytest.approx(literal)
+    assert estimate_noise(pruned(), scores) < 1
 
 
 def test_pruning_large_gradients_is_noisier_than_full_data() -> None:
     scores = torch.cat([torch.full((50,), 3.0), torch.full((50,), 0.5)])
-    assert noise(pruned(), scores) > 1
+    assert estimate_noise(pruned(), scores) > 1
 
 
 def test_uniform_pruning_has_the_noise_of_the_bound() -> None:
     table = torch.tensor([0.0, 2.0]).repeat(50)
     plan = Plan(1, table.nonzero().squeeze(1), table)
-    assert noise(plan, torch.rand(100, generator=generator_for(0, 1, CPU))) == pytest.approx(1)
+    assert estimate_noise(plan, torch.rand(100, generator=generator_for(0, 1, CPU))) == pytest.approx(1)
 
 
 def test_nothing_known_is_no_alarm() -> None:
-    assert noise(pruned(), torch.full((100,), math.nan)) == 1
-    assert noise(pruned(), torch.zeros(100)) == 1
+    assert estimate_noise(pruned(), torch.full((100,), math.nan)) == 1
+    assert estimate_noise(pruned(), torch.zeros(100)) == 1
     some = torch.full((100,), math.nan)
     some[60:] = 1.0
-    assert noise(pruned(), some) == pytest.approx(75 / 100)  # the known ones all have weight 1
+    assert estimate_noise(pruned(), some) == pytest.approx(75 / 100)  # the known ones all have weight 1
 
 
 def test_warns_beyond_the_bounds_and_only_there() -> None:
     small_first = torch.cat([torch.full((50,), 0.5), torch.full((50,), 3.0)])
-    calm = report(pruned(), small_first, planned=200)
+    calm = summarized(pruned(), small_first, planned=200)
     assert describe_bounds(calm) == ""
     table = torch.tensor([3.0, 0.0, 0.0]).repeat(30)
-    deep = report(Plan(1, table.nonzero().squeeze(1), table), torch.ones(90), planned=90)
+    deep = summarized(Plan(1, table.nonzero().squeeze(1), table), torch.ones(90), planned=90)
     assert describe_bounds(deep).startswith("epoch 1: a step stands for 3.00 steps")
-    assert describe_bounds(deep, grows=False) == ""
-    loud = report(pruned(), torch.cat([torch.full((50,), 9.0), torch.ones(50)]), planned=200)
+    assert describe_bounds(deep, loss_grows=False) == ""
+    loud = summarized(pruned(), torch.cat([torch.full((50,), 9.0), torch.ones(50)]), planned=200)
     assert re.search("noise-to-signal .* lower the ratio", describe_bounds(loud))
 
 
@@ -135,9 +139,9 @@ def test_a_warning_as_an_error_comes_once_too() -> None:
 def test_a_plan_that_is_not_to_be_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     """The last step of a pace asks for the coming plan; then the left-out are looked at, and it is drawn anew."""
     method = infobatch.methods.kakurenbo(ratio=0.6, steps=(1.0, 1.0, 1.0, 1.0))
-    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6, compensate="lr")
+    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    paced = infobatch.pace(optimizer, data)
+    paced = infobatch.pace(torch.optim.lr_scheduler.StepLR(optimizer, 100), data, 10)
     for epoch in range(3):
         known = torch.zeros(100, dtype=torch.bool)
         known[45 * (epoch > 0) : 45 + 10 * (epoch > 0)] = True

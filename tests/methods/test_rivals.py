@@ -113,7 +113,7 @@ def test_shares_of_a_run_are_real_numbers() -> None:
     seta = methods.seta(0.1, share=0.4, delta=0.28)
     assert [seta.draw(book, Moment(epoch, 25), 0).kept == 90 for epoch in (6, 7)] == [False, True]
     kakurenbo = methods.kakurenbo(0.3, steps=(1.0, 0.5), at=(0.28,))
-    book.keep(kakurenbo.memory, ())
+    book.make_columns(kakurenbo.memory, ())
     book.memory["confidence"].fill_(1.0)
     assert [kakurenbo.draw(book, Moment(epoch, 25), 0).kept for epoch in (6, 7)] == [70, 85]
 

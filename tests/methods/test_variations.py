@@ -92,7 +92,7 @@ def test_unbiased_weights_stay_small_also_where_nothing_is_known(name: str, know
     """Those methods leave out who has no score, too: then the left-out are made up for as ever."""
     book = ScoreTable(1000)
     book.scores[: int(1000 * known)] = 0.5
-    book.keep(methods.METHODS[name]().memory, ())
+    book.make_columns(methods.METHODS[name]().memory, ())
     plan = variations.unbiased(methods.METHODS[name]()).draw(book, Moment(0, 10), 0)
     assert float(plan.table.sum()) == pytest.approx(1000, rel=1e-5)
     assert float(plan.table.max()) < 5
@@ -168,7 +168,7 @@ def test_variations_that_meet_again() -> None:
     late = variations.annealed(variations.annealed(ucb, 0.5), 0.9)
     assert late.settings["annealed"] == 0.5
     book = ScoreTable(50)
-    book.keep(ucb.memory, ())
+    book.make_columns(ucb.memory, ())
     book.memory["average"].copy_(torch.rand(50, generator=lot()))
     plan = variations.plain(once).draw(book, Moment(1, 10), 0)
     assert plan.kept == 35

@@ -18,13 +18,16 @@ import infobatch
 from infobatch import methods
 from infobatch.epoch.scores import ScoreTable
 from infobatch.epoch.slice import UNSEEN
+from infobatch.epoch.summary import estimate_noise
 from infobatch.methods import METHODS, Method
 from infobatch.methods.cuts import Cut, TableStats, rule_of
 from infobatch.methods.when import Moment, until
 from infobatch.plan import Plan, full
+from infobatch.ranks import shard_plan
 from infobatch.ranks import shards as sharding
 from infobatch.ranks.exchange import Ranks
-from infobatch.ranks.shards import ShardStats, ShardedScores, divide
+from infobatch.ranks.shard_plan import ShardPlan, ShardStats, divide
+from infobatch.ranks.shards import ShardedScores
 
 modest = settings(deadline=None, max_examples=80, derandomize=True)
 ALONE = Ranks()
@@ -52,6 +55,10 @@ def skewed(size: int, seed: int = 0) -> Tensor:
     return torch.rand(size, generator=torch.Generator().manual_seed(seed)).pow(3)
 
 
+def stats_of(part: ShardedScores) -> ShardStats:
+    return ShardStats(part.scores, part.size, part.planned, ALONE)
+
+
 def walked(book: ShardedScores, seed: int = 0, epoch: int = 1) -> Tensor:
     return torch.cat(list(book.walk(seed, epoch)))
 
@@ -63,7 +70,7 @@ def walked(book: ShardedScores, seed: int = 0, epoch: int = 1) -> Tensor:
 @given(st.lists(score, min_size=1, max_size=60), st.integers(0, 10**6))
 def test_nth_and_mean_are_those_of_one_table(values: list[float], pick: int) -> None:
     whole, in_parts = books(torch.tensor(values))
-    dense, part = TableStats(whole), ShardStats(in_parts)
+    dense, part = TableStats(whole), stats_of(in_parts)
     assert part.known == dense.known
     assert part.mean() == pytest.approx(dense.mean(), rel=1e-12, nan_ok=True)
     if dense.known:
@@ -72,11 +79,11 @@ def test_nth_and_mean_are_those_of_one_table(values: list[float], pick: int) -> 
 
 
 def test_nth_over_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "BLOCK", 1000)
+    monkeypatch.setattr(shard_plan, "BLOCK", 1000)
     scores = torch.randn(10_007, generator=torch.Generator().manual_seed(0)).mul(3).round(decimals=2)
     scores[::7] = math.nan
     known = scores[~torch.isnan(scores)]
-    part = ShardStats(books(scores)[1])
+    part = stats_of(books(scores)[1])
     for n in (1, 2, 500, known.numel() // 2, known.numel()):
         assert part.nth(n) == known.kthvalue(n).values.item()
 
@@ -92,8 +99,8 @@ def test_a_plan_keeps_as_many_as_one_table_would(name: str, size: int) -> None:
     whole, part = books(scores)
     method = METHODS[name]()
     dense = method.draw(whole, NOW, seed=3)
-    plan = sharding.draw(part, method, NOW, seed=3)
-    part.begin(plan)
+    plan = part.draw(method, NOW, seed=3)
+    part.begin(plan, 1.0)
     assert isinstance(plan, ShardPlan)
     assert (plan.size, plan.kept, plan.saved, plan.growth) == (dense.size, dense.kept, dense.saved, dense.growth)
     assert plan.weight_sum == pytest.approx(dense.weight_sum)
@@ -113,14 +120,14 @@ def test_noise_is_that_of_one_table() -> None:
     scores = skewed(3000)
     whole, part = books(scores)
     method = methods.infobatch()
-    theirs = infobatch.epoch.summary.noise(method.draw(whole, NOW, 0), scores)
-    assert sharding.draw(part, method, NOW, 0).noise == pytest.approx(theirs, rel=0.02)
+    theirs = estimate_noise(method.draw(whole, NOW, 0), scores)
+    assert part.draw(method, NOW, 0).noise == pytest.approx(theirs, rel=0.02)
 
 
 def test_a_plan_is_a_function_of_scores_epoch_and_seed() -> None:
     def orders(seed: int, epoch: int) -> list[int]:
         part = books(skewed(500))[1]
-        part.begin(sharding.draw(part, methods.infobatch(), Moment(epoch, 10), seed))
+        part.begin(part.draw(methods.infobatch(), Moment(epoch, 10), seed), 1.0)
         return walked(part, seed, epoch).tolist()
 
     assert orders(1, 2) == orders(1, 2)
@@ -197,15 +204,14 @@ def test_the_walk_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 0
     for (ids,) in DataLoader(train, 24, sampler=train.sampler):
         train.update(ids.float())
-        run: Any = train._epoch.last
-        longest = max(longest, sum(chunk.numel() for _, chunk in run.walk._window))
+        queue: Any = train._epoch.last
+        longest = max(longest, sum(chunk.numel() for _, chunk in queue.slice._window))
     assert torch.equal(train.scores, train.owned.float())
     assert longest < 300
 
 
-def test_weights_under_lr_have_mean_one() -> None:
-    train = infobatch.InfoBatch(data_of(200), 3, shard_scores=True, compensate="lr")
-    train.paced = True
+def test_weights_have_mean_one() -> None:
+    train = infobatch.InfoBatch(data_of(200), 3, shard_scores=True)
     for _ in range(2):
         weight = 0.0
         for (ids,) in infobatch.DataLoader(train, 10):
@@ -362,7 +368,7 @@ def parts_of(states: dict[str, Any], world: int) -> list[dict[str, Any]]:
     for rank in range(world):
         here = slice(min(rank * each, size), min((rank + 1) * each, size))
         part = {**states, "scores": states["scores"][here]}
-        part["part"] = {"rank": rank, "world": world, "start": here.start}
+        part["shard"] = {"rank": rank, "world": world, "start": here.start}
         running = states["running"]
         if running is not None:
             tables = {"level": running["level"][here], "fresh": running["fresh"][here]}
@@ -403,9 +409,9 @@ def test_states_that_do_not_fit() -> None:
         ([], "empty list"),
         ([*parts[:2], {**parts[2], "epoch": 0}], "parts of one epoch"),
         ([*parts[:2], {**parts[2], "running": None}], "parts of one moment"),
-        ({**state, "part": {"rank": 0, "world": 1, "start": 3}}, "from place 0"),
+        ({**state, "shard": {"rank": 0, "world": 1, "start": 3}}, "from place 0"),
         ({**state, "running": {**state["running"], "level": state["running"]["level"] + 9}}, "a level for each"),
-        ({**state, "part": {"rank": 0, "world": 0, "start": 0}}, "which part this is"),
+        ({**state, "shard": {"rank": 0, "world": 0, "start": 0}}, "which part this is"),
         ({**state, "running": {**state["running"], "kept": 7}}, "numbers of a plan of 40"),
         ({**state, "running": {**state["running"], "noise": None}}, "numbers of a plan of 40"),
         ({**state, "running": {**state["running"], "weights": None}}, "a level for each"),
