@@ -35,7 +35,7 @@ def test_errors_of_their_own_are_reported_as_such(workers: int, patient: Callabl
     found = examine(target)
     answer = named(found, "passes")
     assert answer.status == "problem"
-    assert "your own code" in answer.means
+    assert answer.means == YOURS
     assert answer.seen.splitlines()[-1] == "OSError: no such picture"
     assert f"{target.split(':')[0]}.py" in answer.seen
     assert "tracing" not in answer.seen
@@ -63,9 +63,7 @@ def test_a_script_that_ends_the_program_ends_nothing_here(
     assert not found.ok
     assert "SystemExit: 0" in found.checks[0].seen
     assert "__main__" in found.checks[0].mend
-    quits = (
-        "class Quits(Pictures):\n    def __getitem__(self, i):\n        raise SystemExit(3)\nreturn stock(Quits())"
-    )
+    quits = "class Quits(Pictures):\n    def __getitem__(self, i):\n        raise SystemExit(3)\nreturn stock(Quits())"
     assert named(examine(patient(quits)), "passes").seen.splitlines()[-1] == "SystemExit: 3"
     monkeypatch.setattr(sys, "argv", ["infobatch", "doctor", "train:loader"])
     reads = "import argparse\nargparse.ArgumentParser().parse_args()\nreturn stock()"

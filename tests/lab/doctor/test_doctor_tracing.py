@@ -26,9 +26,7 @@ shapes = st.lists(st.integers(1, 5), min_size=0, max_size=3)
 @given(
     shapes, st.sampled_from([torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.bool]), st.integers(0, 99)
 )
-def test_a_fingerprint_is_of_the_numbers_and_not_of_their_type(
-    shape: list[int], dtype: torch.dtype, seed: int
-) -> None:
+def test_a_fingerprint_is_of_the_numbers_and_not_of_their_type(shape: list[int], dtype: torch.dtype, seed: int) -> None:
     thing = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
     ((_, narrow),), ((_, wide),) = list(parts(thing)), list(parts(thing.double()))
     assert fingerprint(narrow) == fingerprint(wide)
@@ -52,7 +50,7 @@ def test_padding_is_seen_through(samples: list[list[int]], in_front: bool, pad: 
     for sample in samples:
         more = [pad] * (longest - len(sample))
         row = torch.tensor(more + sample if in_front else sample + more)
-        key = census.recognise(row)
+        key = census.recognize(row)
         assert key, "the sample itself is one that it could be"
         kept = samples[census.owner[key]]
         rest = longest - len(kept)
@@ -93,14 +91,14 @@ def test_notes_of_several_processes_are_read_once(tmp_path: Path) -> None:
     log.read(census)
     assert census.fetched == {0: 2, 1: 2, 2: 1, 3: 1, 4: 1}, "and not what is half written"
     assert sorted(census.sizes) == [(1, 1)] * 5 + [(2, 2)]
-    assert census.recognise(torch.tensor([4.0, 1.0])) == census.keys[4][0]
+    assert census.recognize(torch.tensor([4.0, 1.0])) == census.keys[4][0]
 
 
 def test_what_was_fetched_before_a_pass_is_not_of_it(tmp_path: Path) -> None:
     marked = Marked([torch.tensor([float(i), 1.0]) for i in range(10)], tmp_path, 10)
     data = infobatch.InfoBatch(marked, 8)
     marked.__getitems__([3, 4])
-    (walk,) = Trial(infobatch.DataLoader(data, batch_size=4), data, Log(tmp_path)).run(1).walks
-    assert walk.census.fetched == dict.fromkeys(range(10), 1)
-    assert sorted(walk.went.values()) == list(range(10))
-    assert account(walk) == Account(right=10)
+    (trace,) = Trial(infobatch.DataLoader(data, batch_size=4), data, Log(tmp_path)).run(1).traces
+    assert trace.census.fetched == dict.fromkeys(range(10), 1)
+    assert sorted(trace.went.values()) == list(range(10))
+    assert account(trace) == Account(right=10)

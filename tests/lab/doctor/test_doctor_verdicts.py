@@ -10,7 +10,7 @@ import pytest
 import torch
 from patients import N, named, not_ok
 
-from infobatch.epoch.slice import PlanWalk
+from infobatch.epoch.scores import TableSlice
 from infobatch.lab.doctor import Check, Diagnosis, examine
 from infobatch.lab.doctor.findings import BY_COLLATE
 
@@ -42,8 +42,6 @@ HEALTHY = [
     "stock(batch_size=100)",
     "stock(Subset(Pictures(), range(5, 55)))",
     "stock(TensorDataset(torch.randn(60, 2, dtype=torch.bfloat16)))",
-    "InParts(stock())",
-    "InParts(ours())",
     "ReadsAhead(ours(lookahead=1))",
     "ours(lookahead=2)",
     "d = pruned()\nreturn infobatch.DataLoader(d, batch_sampler=Sorted(d.sampler))",
@@ -156,30 +154,32 @@ ILL = {
         "stock(Words(), collate_fn=longest_first)", "order inside a batch", "same batch", BY_INDEX,
     ),
     "collate reorders what cannot be recognised": (
-        "stock(collate_fn=scaled_backwards)", "order inside a batch", "comes out in another", BY_INDEX,
+        "stock(collate_fn=scaled_backwards)", "order inside a batch", "change their places", BY_INDEX,
     ),
     "a batch sampler around ours": (
         "d = pruned()\nreturn Torch(d, batch_sampler=Sorted(d.sampler))", "batch sampler", "Sorted around",
         r"infobatch.DataLoader\(train_data, batch_sampler=Sorted\(train_data.sampler",
     ),
     "a batch sampler on its own": (
-        "Torch(pruned(), batch_sampler=OnItsOwn())", "batch sampler", "draws on its own", "batch_sampler=OnItsOwn",
+        "Torch(pruned(), batch_sampler=OnItsOwn())", "batch sampler", "OnItsOwn draws", "batch_sampler=OnItsOwn",
     ),
+    "parts of a batch": ("InParts(stock())", "losses", "indices", BY_INDEX),
+    "parts of a batch of ours": ("InParts(ours())", "losses", "indices", BY_INDEX),
     "in_order=False": ("stock(num_workers=2, in_order=False)", "workers", "in_order=False", r"num_workers=2\)"),
     "the loader reads what is inside": (
-        "d = pruned()\nreturn d, Torch(d.dataset, batch_size=8, shuffle=True)", "wrapping", "and not train_data",
+        "d = pruned()\nreturn d, Torch(d.dataset, batch_size=8, shuffle=True)", "wrapping", "reads Pictures",
         OURS,
     ),
     "wrapped again": (
         "Torch(Subset(pruned(), range(50)), batch_size=8, shuffle=True)", "wrapping", "inside a Subset", "InfoBatch",
     ),
-    "a data set that moves": ("stock(Moves())", "positions", "in another place", "same sample throughout"),
+    "a data set that moves": ("stock(Moves())", "positions", "another index", "same sample"),
     "a data set that grew": (
         "d = pruned()\nd.dataset.size = 50\nreturn Torch(d, sampler=d.sampler)", "data set", "was 60", "complete",
     ),
-    "__len__ too large": ("stock(Pictures(80))", "passes", "IndexError", r"dataset\[79\] is not there"),
-    "no end": ("Endless(stock())", "passes", "no end", "__iter__"),
-    "__getitems__ loses one": ("stock(Fewer())", "batch size", "returned 7 samples for 8 indices", "each index"),
+    "__len__ too large": ("stock(Pictures(80))", "passes", "IndexError", r"dataset\[79\]"),
+    "no end": ("Endless(stock())", "passes", "without an end", "__iter__"),
+    "__getitems__ loses one": ("stock(Fewer())", "batch size", "returned 7 samples for 8 indices", "per index"),
 }  # fmt: skip
 
 
@@ -257,8 +257,8 @@ def test_the_truth_does_not_come_from_what_is_checked(
     patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attribution machinery that writes each loss down one place too far is found out."""
-    note = PlanWalk.note
-    monkeypatch.setattr(PlanWalk, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
+    note = TableSlice.note
+    monkeypatch.setattr(TableSlice, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
     found = examine(patient("stock()"))
     assert named(found, "losses").status == "problem"
     assert "became the score of another sample" in named(found, "losses").seen

@@ -1,12 +1,12 @@
-"""Looks at a person's own loader: does every loss reach its sample, and if not, why, and what mends it.
+"""Examine a user's own loader: does every loss reach its sample, and if not, why not and what helps.
 
 ``examine("train:loader")`` runs two epochs of the loader that ``train.py`` makes, through the same ``update`` that
-training calls. All of it happens on copies: the loader, its sampler and the training data stay as they are.
+training calls. It works on copies: the loader, its sampler and the training data stay unchanged.
 
-    case       what a person trains with
-    tracing    which sample is in which row of a batch, by its content
-    trials     some passes, and where each loss went
-    bench      trials of a case: as it is, and with the remedy
+    case       the loader and data to examine
+    tracing    find which sample is in which row of a batch, by its content
+    probe      make some passes and record where each loss went
+    sandbox    set up these passes on copies: unchanged, and with the remedy
     findings   the questions and their answers
 """
 
@@ -32,28 +32,32 @@ from . import findings
 from .case import Case, find, load
 from .findings import Check, Status
 from .probe import Trial
-from .sandbox import Bench
+from .sandbox import Sandbox
 
 __all__ = ["Check", "Diagnosis", "Status", "examine"]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
+    """What was checked, and what was found."""
+
     target: str
     loader: str
-    """In words."""
+    """A description of the loader."""
     samples: int
-    """How many samples of the data set were looked at."""
+    """How many samples of the data set were used."""
     epochs: int
     """How many passes were made."""
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
+        """True if no check found a problem."""
         return not any(check.status == "problem" for check in self.checks)
 
     @property
     def verdict(self) -> str:
+        """The result in one sentence."""
         status = Counter(check.status for check in self.checks)
         warned = [check.name for check in self.checks if check.status == "warning" and check.name != "wrapping"]
         warnings = f" With warnings: see {', '.join(warned)}." if warned else ""
@@ -61,25 +65,36 @@ class Diagnosis:
         if not self.ok:
             return f"Not yet: see {', '.join(check.name for check in self.checks if check.status == 'problem')}."
         if status["not checkable"]:
-            unmade = f"{status['not checkable']} of {len(self.checks)} checks"
-            return f"No problem found, but {unmade} could not be made.{warnings}"
+            skipped = f"{status['not checkable']} of {len(self.checks)} checks"
+            return f"No problem found, but {skipped} could not be made.{warnings}"
         if any(check.name == "wrapping" and check.status == "warning" for check in self.checks):
             lines = "the lines above and update(loss, indices)" if named else "the lines above"
             return f"Nothing is pruned yet. With {lines}, every loss would reach its sample.{warnings}"
-        return f"Every loss reaches its sample{' where the loop calls update(loss, indices)' * named}.{warnings}"
+        return f"Every loss reaches its sample{' if the loop calls update(loss, indices)' * named}.{warnings}"
 
     def plain(self) -> dict[str, Any]:
+        """Return the diagnosis as values that JSON can hold."""
         return {**asdict(self), "ok": self.ok, "verdict": self.verdict}
 
 
 def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagnosis:
-    """Examine MODULE:NAME of the current folder: a loader, or a function that returns one, or (train_data, loader).
+    """Examine a loader.
 
-    ``limit`` looks at the first so many samples of the data set alone.
+    Args:
+        target: MODULE:NAME of a loader, or of a function that returns one or (train_data, loader). The current folder
+            is searched, too.
+        epochs: Passes over the loader.
+        limit: Use only the first samples of the data set, this many; all by default.
+
+    Returns:
+        The diagnosis. Errors in the user's own code are part of it.
+
+    Raises:
+        InputError: If there is no such name, or it is not a loader.
     """
     for name, value in (("epochs", epochs), ("limit", 1 if limit is None else limit)):
         check_count(name, value, 1, "Leave it out.")
-    with _undisturbed(), tempfile.TemporaryDirectory(prefix="infobatch-doctor-") as folder:
+    with _isolated(), tempfile.TemporaryDirectory(prefix="infobatch-doctor-") as folder:
         try:
             given = load(target)
         except InputError:
@@ -90,14 +105,15 @@ def examine(target: str, *, epochs: int = 2, limit: int | None = None) -> Diagno
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A script that is imported sees none of our own words as its arguments; afterwards the folders to import from
-    are as before, and random numbers go on as if nothing had been drawn."""
+def _isolated() -> Iterator[None]:
+    """Hide our own arguments from an imported script, and afterwards restore sys.path and all random states."""
     path, words, python, numpys = list(sys.path), list(sys.argv), random.getstate(), np.random.get_state()
     del sys.argv[1:]
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", InfoBatchWarning)  # they would speak of losses that are running numbers
+            warnings.simplefilter(
+                "ignore", InfoBatchWarning
+            )  # they would be about losses that are only running numbers
             yield
     finally:
         sys.path[:], sys.argv[:] = path, words
@@ -112,32 +128,32 @@ def _diagnose(target: str, case: Case, epochs: int, limit: int | None, folder: P
     size = min(len(case.dataset), limit or len(case.dataset))
     checks = [readable, findings.wrapping(case), findings.sampler(case), findings.batch_sampler(case)]
     checks += [findings.workers(case), findings.drop_last(case, size)]
-    bench = Bench(case, size, epochs, folder)
-    trial = bench.first()
+    sandbox = Sandbox(case, size, epochs, folder)
+    trial = sandbox.first()
     if trial is None:
         checks.append(findings.out_of_reach(case))
     else:
-        checks += _after(case, bench, trial.run(epochs))
+        checks += _check_passes(case, sandbox, trial.run(epochs))
     made = tuple(check for check in checks if check is not None)
-    return Diagnosis(target, str(case), size, len(trial.walks) if trial is not None else 0, made)
+    return Diagnosis(target, str(case), size, len(trial.traces) if trial is not None else 0, made)
 
 
-def _after(case: Case, bench: Bench, trial: Trial) -> list[Check | None]:
-    """What the passes showed. Where training would have stopped, the remedy is tried, too."""
-    failed, mended, lookahead = trial.failed, None, 0
+def _check_passes(case: Case, sandbox: Sandbox, trial: Trial) -> list[Check | None]:
+    """Check what the passes showed; if training would have stopped, try the remedy, too."""
+    failed, fixed, lookahead = trial.failed, None, 0
     if failed is not None and not failed.crash and not failed.changed_counts and (case.around or not case.ours):
-        mended, lookahead = bench.mend()
-    checks = [findings.passes(case, trial), findings.reading_ahead(case, trial, mended, lookahead)]
+        fixed, lookahead = sandbox.mend()
+    checks = [findings.passes(case, trial), findings.reading_ahead(case, trial, fixed, lookahead)]
     checks.append(findings.batch_size(trial))
     if not trial.crashed:
-        order = bench.order(mended or trial)
-        named = bench.by_index(trial)
+        order = sandbox.order(fixed or trial)
+        named = sandbox.by_index(trial)
         if named is not None:
             checks += [findings.losses(named, order), findings.indices(trial)]
         else:
-            checks += [findings.losses(trial, order), findings.order_inside(order, mended or trial)]
+            checks += [findings.losses(trial, order), findings.order_inside(order, fixed or trial)]
         checks += [findings.every_sample(case, trial), findings.positions(trial), findings.copies(trial)]
         checks.append(findings.cost(case, trial))
-    if mended is not None:
-        checks.append(findings.remedy(case, mended, lookahead))
+    if fixed is not None:
+        checks.append(findings.remedy(case, fixed, lookahead))
     return checks

@@ -1,4 +1,4 @@
-"""What a person trains with: found by its name, and described."""
+"""The loader and data to examine: found by name, and described."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from ...dataset import Pruned
 from ...errors import InputError, message
-from ...loader import Carry, DataLoader
+from ...loader import CarryIndices, DataLoader
+from ..format import suggest
 from ..import_target import module_of
-from ..train.settings import near
 
 
 @dataclass(frozen=True)
 class Case:
+    """A loader with the data it reads."""
+
     given: Any
-    """What the loop walks over: the loader, or something around it."""
+    """What the training loop iterates over: the loader, or something that wraps it."""
     inner: TorchLoader[Any] | None
-    """The loader of torch's kind in it."""
+    """The torch loader in it."""
     data: Pruned | None
     dataset: Any
-    """The data set whose positions count."""
+    """The data set whose indices the scores belong to."""
 
     @property
     def ours(self) -> bool:
@@ -37,14 +39,14 @@ class Case:
 
     @property
     def drawn_by(self) -> Any:
-        """The sampler that the loader itself asks. Its length is not asked for, which nobody may know."""
+        """The sampler that the loader itself consumes; its length is never used, because it may have none."""
         assert self.inner is not None
         batches = self.inner.batch_sampler
         return batches if batches is not None else self.inner.sampler
 
     @property
     def samplers(self) -> list[Any]:
-        """From the one that makes batches to the one that draws first."""
+        """All samplers, from the one that makes batches to the innermost."""
         found: list[Any] = []
         todo = [] if self.inner is None else [self.drawn_by]
         while todo and len(found) < 8:
@@ -66,7 +68,7 @@ class Case:
 
     @property
     def batch_size(self) -> int | None:
-        """None where samples come one by one."""
+        """None if the loader delivers single samples."""
         assert self.inner is not None
         makes = self.drawn_by
         if self.inner.batch_size is None and (makes is self.inner.batch_sampler or isinstance(makes, BatchSampler)):
@@ -77,10 +79,10 @@ class Case:
     def collate(self) -> Callable[[Any], Any]:
         assert self.inner is not None
         collate: Callable[[Any], Any] = self.inner.collate_fn
-        return collate.collate if isinstance(collate, Carry) else collate
+        return collate.collate if isinstance(collate, CarryIndices) else collate
 
     def line(self, lookahead: int = 0) -> str:
-        """The call of infobatch.DataLoader that stands for this loader."""
+        """Write the call of infobatch.DataLoader that would replace this loader."""
         if self.inner is None:
             return "loader = infobatch.DataLoader(train_data, ...)"
         own = self.own_batches if self.draws_from_plan else None
@@ -100,7 +102,7 @@ class Case:
 
     def __str__(self) -> str:
         if self.inner is None:
-            return f"{type(self.given).__name__}, with no torch loader in it"
+            return f"{type(self.given).__name__}, without a torch loader in it"
         around = f"{type(self.given).__name__} around " if self.around else ""
         name = "infobatch.DataLoader" if self.ours else type(self.inner).__name__
         wrapped = f"{type(self.data).__name__} of " if self.data is not None else ""
@@ -108,37 +110,45 @@ class Case:
 
 
 def load(target: str) -> Any:
-    """What MODULE:NAME is; what it returns, if it is a function. Errors of the module's own come as they are."""
+    """Import MODULE:NAME, and call it if it is a function; errors in the module itself are passed on unchanged."""
     module_name, _, name = target.partition(":")
     if not module_name or not name.isidentifier():
-        raise InputError(message("MODULE:NAME, as train:loader", repr(target), "NAME is a loader, or makes one."))
+        raise InputError(
+            message(
+                "MODULE:NAME, for example train:loader",
+                repr(target),
+                "NAME is a loader, or a function that returns one.",
+            )
+        )
     module = module_of(target)
     if not hasattr(module, name):
         names = [known for known in vars(module) if not known.startswith("_")]
-        raise InputError(message(f"a name in {module_name}", repr(name), near(name, names)))
+        raise InputError(message(f"a name in {module_name}", repr(name), suggest(name, names)))
     found = getattr(module, name)
     return found() if callable(found) and not hasattr(found, "__iter__") else found
 
 
 def find(given: Any) -> Case:
-    """The loader and the data in what was named: a loader, something around one, or (train_data, loader)."""
-    told = None
+    """Find the loader and the data in a loader, in something that wraps one, or in (train_data, loader)."""
+    given_data = None
     if isinstance(given, (tuple, list)) and len(given) == 2 and hasattr(given[1], "__iter__"):
-        told, given = given
+        given_data, given = given
     if isinstance(given, (Dataset, Tensor, str, dict, list, tuple)) or not hasattr(given, "__iter__"):
-        remedy = "NAME is a DataLoader, something around one, or a function that returns it or (train_data, loader)."
+        remedy = (
+            "NAME is a DataLoader, an object that wraps one, or a function that returns it or (train_data, loader)."
+        )
         raise InputError(message("a loader", type(given).__name__, remedy))
     inner = _loader_in(given, 3)
-    dataset = inner.dataset if inner is not None and not isinstance(told, Pruned) else told
+    dataset = inner.dataset if inner is not None and not isinstance(given_data, Pruned) else given_data
     if dataset is None:
         remedy = "Return both from a function: return train_data, loader."
-        raise InputError(message("a loader with a data set in it", type(given).__name__, remedy))
+        raise InputError(message("a loader with a data set", type(given).__name__, remedy))
     data = dataset if isinstance(dataset, Pruned) else None
     return Case(given, inner, data, dataset if data is None else data.dataset)
 
 
 def holds_pruned(dataset: Any, depth: int = 5) -> bool:
-    """Whether training data are inside a Subset or the like."""
+    """True if pruned training data are inside a Subset or the like."""
     inside = getattr(dataset, "dataset", None)
     return isinstance(inside, Pruned) or (depth > 0 and inside is not None and holds_pruned(inside, depth - 1))
 

@@ -1,4 +1,4 @@
-"""The questions, each with its answer: what was seen, what it means, what mends it."""
+"""The checks: each says what was seen, what it means and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-from ...errors import counted
+from ...errors import plural
 from .case import Case, holds_pruned
 from .probe import Trial, tail
 from .sandbox import Order
@@ -16,35 +16,37 @@ from .sandbox import Order
 Status = Literal["ok", "warning", "problem", "not checkable"]
 
 INDICES = "indices"
-"""The name of a check: all is well where the loop passes them."""
+"""The name of a check that is fine if the loop passes the indices to update."""
 
-YOURS = "The error is raised by your own code."
+YOURS = "Your own code raises this error."
 THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 {line}
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
-PASS_THEM = "loss = train_data.update(loss, indices)  # the indices as they come with the batch"
+PASS_THEM = "loss = train_data.update(loss, indices)  # the indices that come with the batch"
 BY_INDEX = f"""return *sample, index  # at the end of the data set's __getitem__
 {PASS_THEM}"""
 BY_COLLATE = f"""{BY_INDEX}
-# collate_fn gets (..., index) samples: sort them whole, and hand the indices on in the same order, as in
+# collate_fn gets samples (..., index): sort them together and return the indices in the same order, for example
 *columns, indices = zip(*sorted(samples, key=...))
 return ..., torch.tensor(indices)"""
 
 
 @dataclass(frozen=True)
 class Check:
+    """The answer to one question."""
+
     name: str
     status: Status
     seen: str
     means: str = ""
     mend: str = ""
-    """What to do, as lines of code where they say it best."""
+    """What to do, as lines of code if possible."""
 
 
 def no_import(error: BaseException) -> Check:
     if isinstance(error, SystemExit):
-        seen = f"{tail(error)}\nIt ends the program while it is imported, or while the loader is made."
-        mend = 'Put the part that ends it under: if __name__ == "__main__":'
+        seen = f"{tail(error)}\nThe program exits while it is imported, or while the loader is made."
+        mend = 'Put the code that exits under: if __name__ == "__main__":'
         return Check("import", "problem", seen, YOURS, mend)
     return Check("import", "problem", tail(error), YOURS)
 
@@ -56,23 +58,23 @@ def data_set(case: Case) -> Check:
     name, dataset, known = "data set", case.dataset, case.data
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
-        means = "Scores belong to positions, so a stream cannot be pruned."
+        means = "Scores belong to indices, so a stream cannot be pruned."
         mend = "train_data = infobatch.InfoBatch(list(stream), num_epochs)  # or load it map-style"
-        return Check(name, "problem", f"{kind} is an IterableDataset: a stream without positions", means, mend)
+        return Check(name, "problem", f"{kind} is an IterableDataset: a stream without indices", means, mend)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         return Check(
-            name, "problem", f"{kind} lacks __len__ or __getitem__", "Scores belong to positions.", "Add it."
+            name, "problem", f"{kind} lacks __len__ or __getitem__", "Scores belong to indices.", "Add what is missing."
         )
     try:
         size = len(dataset)
     except Exception as error:
         return Check(name, "problem", tail(error), YOURS)
     if size == 0:
-        return Check(name, "problem", "no samples", "There is nothing to train on.", "Check its path or split.")
+        return Check(name, "problem", "no samples", "There is nothing to train on.", "Check the path or split.")
     if known is not None and not known.shard_scores and known.owned.numel() != size:
-        seen = f"len(dataset) is {size}, and was {known.owned.numel()} when it was wrapped"
-        means = "Scores belong to positions, and their number is fixed."
-        return Check(name, "problem", seen, means, "Wrap the data set when it is complete.")
+        seen = f"len(dataset) is {size}, but was {known.owned.numel()} when it was wrapped"
+        means = "Scores belong to indices, and their number is fixed."
+        return Check(name, "problem", seen, means, "Wrap the data set once it is complete.")
     return Check(name, "ok", f"{size} samples in {kind}")
 
 
@@ -81,13 +83,13 @@ def wrapping(case: Case) -> Check:
     if known is not None:
         reads = known if inner is None else inner.dataset
         if reads is not known and not (reads is known.dataset and case.draws_from_plan):
-            seen = f"the loader reads {type(reads).__name__} and not train_data"
-            return Check(name, "problem", seen, "It knows nothing of the plan.", case.line())
+            seen = f"the loader reads {type(reads).__name__} instead of train_data"
+            return Check(name, "problem", seen, "It does not follow the plan.", case.line())
         return Check(name, "ok", f"{known.method!r} for {known.num_epochs} epochs")
     mend = THREE_LINES.format(line=case.line())
     if holds_pruned(case.dataset):
         seen = f"the training data are inside a {type(case.dataset).__name__}"
-        return Check(name, "problem", seen, "Its positions are not those of the scores. Wrap last.", mend)
+        return Check(name, "problem", seen, "Its indices are not those of the scores. Wrap the data set last.", mend)
     seen = f"{type(case.dataset).__name__} is not wrapped: nothing is pruned"
     return Check(name, "warning", seen, "The checks below show what these lines would do.", mend)
 
@@ -96,9 +98,9 @@ def sampler(case: Case) -> Check:
     name, names = "sampler", [type(one).__name__ for one in case.samplers]
     shards = [kind for kind in names if "Distributed" in kind or "Shard" in kind]
     if shards:
-        means = "It knows nothing of the plan. train_data.sampler shares out to ranks by itself."
+        means = "It does not follow the plan. train_data.sampler already divides the samples among ranks."
         status: Status = "warning" if case.data is None else "problem"
-        return Check(name, status, f"{shards[0]} deals out the samples", means, case.line())
+        return Check(name, status, f"{shards[0]} divides the samples", means, case.line())
     if case.inner is None:
         return Check(name, "not checkable", "no torch loader found", "", case.line())
     if case.ours or case.draws_from_plan:
@@ -106,12 +108,12 @@ def sampler(case: Case) -> Check:
     first = case.samplers[-1]
     if case.data is None:
         if isinstance(first, (RandomSampler, SequentialSampler)):
-            return Check(name, "ok", f"{names[-1]}: the plan takes its place, and is shuffled")
-        means = "The plan takes its place and decides who comes: what it does would be lost."
+            return Check(name, "ok", f"{names[-1]}: the plan replaces it, and is shuffled")
+        means = "The plan replaces it and decides which samples are used, so what it does would be lost."
         return Check(name, "warning", f"a {names[-1]}", means, case.line())
     has = {RandomSampler: "shuffle=True", SequentialSampler: "no sampler"}.get(type(first), f"a {names[-1]}")
-    means = "The plan says who comes, and is shuffled already. Nothing is pruned, and update() raises."
-    return Check(name, "problem", f"{has}, and not train_data.sampler", means, case.line())
+    means = "The plan decides which samples are used, and is already shuffled. Nothing is pruned, and update() raises."
+    return Check(name, "problem", f"{has} instead of train_data.sampler", means, case.line())
 
 
 def batch_sampler(case: Case) -> Check | None:
@@ -121,11 +123,11 @@ def batch_sampler(case: Case) -> Check | None:
     name, kind = "batch sampler", type(own).__name__
     mend = f"loader = infobatch.DataLoader(train_data, batch_sampler={kind}(train_data.sampler, ...))"
     if not case.draws_from_plan:
-        means = "The plan says who comes: a batch sampler has to draw from it."
-        return Check(name, "warning" if case.data is None else "problem", f"{kind} draws on its own", means, mend)
+        means = "The plan decides which samples are used, so a batch sampler must draw from it."
+        return Check(name, "warning" if case.data is None else "problem", f"{kind} draws indices itself", means, mend)
     if case.ours:
-        return Check(name, "ok", f"{kind} around train_data.sampler; each batch brings its indices")
-    means = "It may reorder, and a torch loader does not say whose batch it delivers."
+        return Check(name, "ok", f"{kind} around train_data.sampler; each batch carries its indices")
+    means = "It may reorder samples, and a torch loader does not say which ones a batch holds."
     return Check(name, "problem", f"{kind} around train_data.sampler", means, mend)
 
 
@@ -134,13 +136,13 @@ def workers(case: Case) -> Check | None:
     if inner is None:
         return None
     method = getattr(inner.multiprocessing_context, "get_start_method", str)() if inner.num_workers else ""
-    seen = counted(inner.num_workers, "worker") if inner.num_workers else "no workers"
-    seen += f" by {method}" if method else ""
+    seen = plural(inner.num_workers, "worker") if inner.num_workers else "no workers"
+    seen += f", started by {method}" if method else ""
     if inner.num_workers and not getattr(inner, "in_order", True) and not case.ours:
-        means = "Batches come in any order, and a torch loader does not say whose they are."
+        means = "Batches arrive in any order, and a torch loader does not say which samples they hold."
         return Check("workers", "problem", f"{seen}, in_order=False", means, case.line())
     if inner.persistent_workers and not case.ours:
-        means = "Fine while every pass is walked to its end; after a break the next pass raises MisalignedError."
+        means = "Fine if every epoch runs to its end; after a break, the next epoch raises MisalignedError."
         return Check("workers", "warning", f"{seen}, persistent", means, case.line())
     return Check("workers", "ok", seen + (", persistent" if inner.persistent_workers else ""))
 
@@ -152,23 +154,23 @@ def drop_last(case: Case, size: int) -> Check | None:
     if not case.inner.drop_last:
         if batch == 1 or case.own_batches is not None or not torch.backends.cudnn.benchmark:
             return None
-        means = "cuDNN tries out every new size of a batch for seconds, and each pruned epoch ends in another one."
+        means = "cuDNN benchmarks every new batch size for seconds, and each pruned epoch ends with another size."
         seen = "off, and torch.backends.cudnn.benchmark is on"
         return Check("drop_last", "warning", seen, means, "Pass drop_last=True, or leave benchmark off.")
-    seen = f"up to {counted(batch - 1, 'sample')} of each epoch left out, other ones each time"
+    seen = f"up to {plural(batch - 1, 'sample')} left out per epoch, different ones each time"
     if size < 2 * batch:
         means = f"A pruned epoch of {size} samples may have no batch of {batch} at all."
-        return Check("drop_last", "warning", seen, means, "Take smaller batches, or drop_last=False.")
+        return Check("drop_last", "warning", seen, means, "Use smaller batches, or drop_last=False.")
     return Check("drop_last", "ok", seen)
 
 
 def out_of_reach(case: Case) -> Check:
-    """No pass could be made on copies."""
+    """Say why no pass could be made on copies."""
     kind = type(case.given).__name__
     if hasattr(case.given, "__next__"):
-        mend = "Name a loader, or an object whose __iter__ begins a pass."
+        mend = "Name a loader, or an object whose __iter__ starts a pass."
         return Check(
-            "passes", "not checkable", f"a {kind}", "An iterator makes one pass, and that one is yours.", mend
+            "passes", "not checkable", f"a {kind}", "An iterator can make only one pass, and training needs it.", mend
         )
     means = "A pass would change your own train_data."
     mend = "Keep the loader as an attribute, or name the loader itself."
@@ -179,17 +181,17 @@ def out_of_reach(case: Case) -> Check:
 
 
 def passes(case: Case, trial: Trial) -> Check:
-    last, size = trial.walks[-1], len(case.dataset)
+    last, size = trial.traces[-1], len(case.dataset)
     if last.crash:
         mend = ""
         if "IndexError" in last.crash and _out_of_range(case.dataset, size - 1):
-            mend = f"len(dataset) says {size}, but dataset[{size - 1}] is not there: mend __len__."
+            mend = f"len(dataset) is {size}, but dataset[{size - 1}] does not exist: fix __len__."
         return Check("passes", "problem", last.crash, YOURS, mend)
     if last.endless:
-        seen = f"{last.total} rows of {len(trial.data)} samples, and no end"
-        return Check("passes", "problem", seen, "An epoch has an end.", "Let __iter__ stop after one pass.")
-    batches = " + ".join(str(len(walk.counts) + walk.uncounted) for walk in trial.walks)
-    return Check("passes", "ok", f"{batches} batches, {'one pass' if len(trial.walks) == 1 else 'pass by pass'}")
+        seen = f"{last.total} rows for {len(trial.data)} samples, without an end"
+        return Check("passes", "problem", seen, "An epoch must end.", "Let __iter__ stop after one pass.")
+    batches = " + ".join(str(len(trace.counts) + trace.uncounted) for trace in trial.traces)
+    return Check("passes", "ok", f"{batches} batches, {'one pass' if len(trial.traces) == 1 else 'pass by pass'}")
 
 
 def _out_of_range(dataset: Any, index: int) -> bool:
@@ -200,163 +202,164 @@ def _out_of_range(dataset: Any, index: int) -> bool:
     return False
 
 
-def reading_ahead(case: Case, trial: Trial, mended: Trial | None, lookahead: int) -> Check | None:
+def reading_ahead(case: Case, trial: Trial, fixed: Trial | None, lookahead: int) -> Check | None:
     if not case.around:
         return None
     kind, name = type(case.given).__name__, "reading ahead"
     if trial.failed is None:
-        return Check(name, "ok", f"{kind} hands each batch on as it comes")
-    if mended is None or mended.failed is not None:
+        return Check(name, "ok", f"{kind} passes each batch on immediately")
+    if fixed is None or fixed.failed is not None:
         return Check(name, "not checkable", f"{kind} could not be followed")
     if not lookahead:
-        return Check(name, "ok", f"{kind} hands each batch on as it comes")
-    means = "The loader has delivered a later batch than the one that the losses are of."
-    seen = f"{kind} has fetched {counted(lookahead, 'more batch')} when it hands one on"
+        return Check(name, "ok", f"{kind} passes each batch on immediately")
+    means = "The loader has already delivered later batches than the one the losses belong to."
+    seen = f"{kind} has fetched {plural(lookahead, 'more batch')} when it passes one on"
     return Check(name, "problem", seen, means, case.line(lookahead))
 
 
 def batch_size(trial: Trial) -> Check:
-    name, walk = "batch size", trial.walks[0]
-    lost = [(asked, came) for asked, came in walk.census.sizes if asked != came]
+    name, trace = "batch size", trial.traces[0]
+    lost = [(asked, delivered) for asked, delivered in trace.census.sizes if asked != delivered]
     if lost:
         seen = f"__getitems__ returned {lost[0][1]} samples for {lost[0][0]} indices"
-        return Check(name, "problem", seen, "Nobody can tell whose they are.", "Return one sample for each index.")
-    if not walk.counts:
-        means = "How many losses a batch has is not known."
-        return Check(name, "not checkable", "nothing in a batch has one row a sample", means)
-    usual = walk.census.likely[0] if walk.census.likely else 0
-    odd = [count for count in walk.counts if count not in walk.census.likely]
-    if walk.changed_counts and odd:
-        means = "update() wants one loss for each sample that was fetched, in that order."
-        mend = f"loss = loss.view(-1, {usual}).mean(0)  # one loss a sample, before update()"
+        return Check(
+            name, "problem", seen, "It is impossible to tell which samples these are.", "Return one sample per index."
+        )
+    if not trace.counts:
+        means = "The number of losses per batch is unknown."
+        return Check(name, "not checkable", "nothing in a batch has one row per sample", means)
+    usual = trace.census.frequent_sizes[0] if trace.census.frequent_sizes else 0
+    odd = [count for count in trace.counts if count not in trace.census.frequent_sizes]
+    if trace.changed_counts and odd:
+        means = "update() needs one loss per fetched sample, in the order of fetching."
+        mend = f"loss = loss.view(-1, {usual}).mean(0)  # one loss per sample, before update()"
         if odd[0] < usual:
-            mend = f"Leave samples out in the data set, before it is wrapped, and not in collate_fn; or:\n{BY_INDEX}"
-        seen = f"{counted(usual, 'sample')} fetched for a batch of {counted(odd[0], 'row')}"
+            mend = f"Leave samples out in the data set before wrapping it, not in collate_fn; or:\n{BY_INDEX}"
+        seen = f"{plural(usual, 'sample')} fetched for a batch of {plural(odd[0], 'row')}"
         return Check(name, "problem", seen, means, mend)
-    return Check(name, "ok", f"one row a sample, batches of {max(walk.counts)}")
+    return Check(name, "ok", f"one row per sample, batches of {max(trace.counts)}")
 
 
 def losses(trial: Trial, order: Order) -> Check:
     name, total, failed = "losses", trial.account, trial.failed
     if failed is not None:
-        seen = f"batch {failed.error_at} of epoch {trial.walks.index(failed)}: {failed.error}"
-        astray = counted(total.wrong, "loss") if total.wrong else "No loss"
-        return Check(
-            name, "problem", seen, f"{astray} went astray, and training stops here.", "See the other checks."
-        )
+        seen = f"batch {failed.error_at} of epoch {trial.traces.index(failed)}: {failed.error}"
+        astray = plural(total.wrong, "loss") if total.wrong else "No loss"
+        mend = BY_INDEX if failed.in_pieces else "See the other checks."
+        return Check(name, "problem", seen, f"{astray} went to a wrong sample, and training stops here.", mend)
     if total.wrong:
-        seen = f"{total.wrong} of {total.came} losses became the score of another sample"
+        seen = f"{total.wrong} of {total.losses} losses became the score of another sample"
         return Check(name, "problem", seen, "Nothing raises: the wrong samples would be pruned.", BY_INDEX)
     if total.right:
-        unsure = f", {total.undecided} could not be told" if total.undecided else ""
+        unsure = f", {total.undecided} could not be checked" if total.undecided else ""
         how = "" if trial.by is None else " by the indices that come with a batch"
-        return Check(name, "ok", f"{total.right} of {total.came} reached their samples{how}{unsure}")
-    if total.came and order == "kept":
-        seen = f"{counted(total.came, 'loss')}, counted batch by batch; collate_fn keeps the order of samples"
+        return Check(name, "ok", f"{total.right} of {total.losses} reached their samples{how}{unsure}")
+    if total.losses and order == "kept":
+        seen = f"{plural(total.losses, 'loss')}, counted batch by batch; collate_fn keeps the order of samples"
         return Check(name, "ok", seen)
-    if total.came and order == "changed":
+    if total.losses and order == "changed":
         means = "Nothing raises: the wrong samples would be pruned."
         return Check(name, "problem", "collate_fn changes the order of samples", means, BY_COLLATE)
-    means = "The samples could not be recognised in the batches."
-    return Check(name, "not checkable", f"{counted(total.came, 'loss')}, none for certain", means, BY_INDEX)
+    means = "The samples could not be recognized in the batches."
+    return Check(
+        name, "not checkable", f"{plural(total.losses, 'loss')}, none of which could be checked", means, BY_INDEX
+    )
 
 
 def indices(trial: Trial) -> Check:
-    """Of batches that bring theirs, in an order of their own. Whether the loop passes them on is not seen."""
-    seen = f"with update(loss) alone {counted(trial.account.wrong, 'loss')} would go to another sample"
-    means = "A batch is in another order than it was fetched in, and so are the indices that come with it."
+    """Check batches that carry their indices in another order; whether the loop passes them on is unknown."""
+    seen = f"without indices in update(), {plural(trial.account.wrong, 'loss')} would go to another sample"
+    means = "The rows of a batch are not in the order of fetching, but the indices that come with it match them."
     return Check(INDICES, "warning", seen, means, PASS_THEM)
 
 
 def order_inside(order: Order, trial: Trial) -> Check:
     name, inside = "order inside a batch", trial.account.inside
     if trial.account.elsewhere and order == "kept":
-        seen = "one part of a row is of the sample that was fetched, another part of another sample"
-        means = "Fine for negatives and the like; wrong if the loss is of the part that was moved."
+        seen = "one field of a row belongs to the fetched sample, another field is of another sample"
+        means = "Fine for negatives and the like; wrong if the loss belongs to the field that was moved."
         return Check(name, "warning", seen, means, BY_COLLATE)
     if order == "kept":
-        return Check(name, "ok", "as it was fetched")
+        return Check(name, "ok", "the order of fetching")
     if order == "changed":
-        seen = "a sample in one place of a batch comes out in another"
+        seen = "samples change their places in the batch"
         if inside:
-            seen = f"{counted(inside, 'loss')} went to another sample of the same batch"
-        means = (
-            "collate_fn (or __getitems__) sorts or shuffles. Nobody can see that from outside, and nothing raises."
-        )
+            seen = f"{plural(inside, 'loss')} went to another sample of the same batch"
+        means = "collate_fn (or __getitems__) sorts or shuffles. This cannot be seen from outside, so nothing raises."
         return Check(name, "problem", seen, means, BY_COLLATE)
     if order == "mixed":
         means = (
-            "Rows are made of several samples, as mixup does, or of random numbers. A loss is then of what was "
-            "shown, and whether the rows are in order could not be seen."
+            "Rows combine several samples, as in mixup, or random numbers. A loss then belongs to the combination, "
+            "and the order of the rows could not be checked."
         )
         return Check(name, "warning", "a row of collate_fn depends on the other samples", means, BY_INDEX)
-    return Check(name, "not checkable", "the samples could not be recognised in the batches", "", BY_INDEX)
+    return Check(name, "not checkable", "the samples could not be recognized in the batches", "", BY_INDEX)
 
 
 def every_sample(case: Case, trial: Trial) -> Check:
-    name, walk = "every sample", trial.walks[0]
-    fetched, expected = walk.census.fetched, walk.planned
+    name, trace = "every sample", trial.traces[0]
+    fetched, expected = trace.census.fetched, trace.planned
     if case.inner is not None and case.inner.drop_last:
         expected -= expected % (case.batch_size or 1)
     twice = sum(fetched.values()) - len(fetched)
-    came = min(len(fetched), walk.total)  # more may have been fetched than were handed on
-    seen = f"{came} of {expected} came in epoch 0" + (f", {twice} of them again" if twice else "")
-    if walk.changed_counts or walk.uncounted:
-        return Check(name, "not checkable", seen, "The rows of a batch are not its samples.")
-    if came == expected and not twice:
+    delivered = min(len(fetched), trace.total)  # more may have been fetched than delivered
+    seen = f"{delivered} of {expected} delivered in epoch 0" + (f", {twice} of them twice" if twice else "")
+    if trace.changed_counts or trace.uncounted:
+        return Check(name, "not checkable", seen, "The rows of a batch do not correspond to its samples.")
+    if delivered == expected and not twice:
         return Check(name, "ok", seen)
     if twice or not (case.ours or case.draws_from_plan or case.data is None):
-        return Check(name, "problem", seen, "Each sample of the plan must come once.", case.line())
-    means = "The pass is cut short. Samples that do not come keep the score they had, or none."
-    return Check(name, "warning", seen, means, "Walk the loader to its end, if that is not meant.")
+        return Check(name, "problem", seen, "Each sample of the plan must be delivered once.", case.line())
+    means = "The epoch ends early. Samples that are not delivered keep their previous score, if any."
+    return Check(name, "warning", seen, means, "Run the loader to its end, unless this is intended.")
 
 
 def positions(trial: Trial) -> Check | None:
-    """Whether a position means the same sample in both epochs; augmentation is fine."""
-    if len(trial.walks) < 2:
+    """Check that an index means the same sample in both epochs; augmentation is fine."""
+    if len(trial.traces) < 2:
         return None
-    before, after = (walk.census.keys for walk in trial.walks[:2])
+    before, after = (trace.census.keys for trace in trial.traces[:2])
     both = before.keys() & after.keys()
     where = {keys: sample for sample, keys in before.items()}
     other = [sample for sample in both if before[sample] != after[sample]]
     moved = sum(where.get(after[sample], sample) != sample for sample in other)
     if moved > 0.01 * len(both):
-        seen = f"{moved} of {len(both)} samples were in another place in epoch 0"
-        means = "The data set changes its order by itself: a score would belong to another sample in each epoch."
+        seen = f"{moved} of {len(both)} samples had another index in epoch 0"
+        means = "The data set changes its order, so a score would belong to another sample in each epoch."
         return Check(
-            "positions", "problem", seen, means, "dataset[i] must be the same sample throughout; the plan shuffles."
+            "positions", "problem", seen, means, "dataset[i] must always be the same sample; the plan shuffles."
         )
     if other:
-        seen = f"{len(other)} of {len(both)} samples looked different the second time: augmentation, which is fine"
+        seen = f"{len(other)} of {len(both)} samples differ in the second epoch: augmentation, which is fine"
         return Check("positions", "ok", seen)
     return Check("positions", "ok", f"{len(both)} samples were the same both times")
 
 
 def copies(trial: Trial) -> Check:
-    keys = trial.walks[0].census.keys
+    keys = trial.traces[0].census.keys
     if not any(keys.values()):
         return Check("copies", "not checkable", "samples without tensors, numbers or texts")
     same = len(keys) - len(set(keys.values()))
     if same > 0.01 * len(keys):
-        means = "Each copy has a score of its own, and is pruned on its own. Every loss still reaches its sample."
-        return Check("copies", "warning", f"{same} of {len(keys)} samples are the same as another", means)
-    return Check("copies", "ok", f"{counted(same, 'sample') if same else 'none'} the same as another")
+        means = "Each copy has its own score and is pruned independently. Every loss still reaches its sample."
+        return Check("copies", "warning", f"{same} of {len(keys)} samples are the same as another one", means)
+    return Check("copies", "ok", f"{plural(same, 'sample') if same else 'no sample'} the same as another one")
 
 
 def cost(case: Case, trial: Trial) -> Check:
-    passes, workers = len(trial.walks), max(1, case.inner.num_workers if case.inner is not None else 1)
-    reading = sum(walk.census.seconds for walk in trial.walks) / workers / passes
-    own = sum(walk.planning + walk.updating for walk in trial.walks) / passes
-    seen = f"{own:.3f} s an epoch to plan and to take the losses, beside {reading:.3f} s to read the samples"
+    passes, workers = len(trial.traces), max(1, case.inner.num_workers if case.inner is not None else 1)
+    reading = sum(trace.census.seconds for trace in trial.traces) / workers / passes
+    own = sum(trace.planning + trace.updating for trace in trial.traces) / passes
+    seen = f"{own:.3f} s per epoch for plans and updates, {reading:.3f} s for reading samples"
     if own > 1 and own > 0.05 * reading:
-        return Check("cost", "warning", seen, "Training comes on top of reading; see how much that is.")
+        return Check("cost", "warning", seen, "Compare this with the time of a whole training epoch.")
     return Check("cost", "ok", seen)
 
 
-def remedy(case: Case, mended: Trial, lookahead: int) -> Check:
-    name, line, total, failed = "remedy", case.line(lookahead), mended.account, mended.failed
+def remedy(case: Case, fixed: Trial, lookahead: int) -> Check:
+    name, line, total, failed = "remedy", case.line(lookahead), fixed.account, fixed.failed
     if failed is not None:
-        seen = f"infobatch.DataLoader was tried, and stopped: {failed.error or failed.crash}"
+        seen = f"infobatch.DataLoader was tried and stopped: {failed.error or failed.crash}"
         return Check(name, "not checkable", seen, "", BY_INDEX)
     status: Status = "problem" if total.wrong else "ok"
-    return Check(name, status, f"tried, and {total.right} of {total.came} losses reached their samples", "", line)
+    return Check(name, status, f"tried: {total.right} of {total.losses} losses reached their samples", "", line)

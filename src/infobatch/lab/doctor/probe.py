@@ -1,7 +1,7 @@
-"""A trial: some passes of a copied loader over fresh training data, and where each loss went.
+"""Make some passes of a copied loader over fresh training data, and record where each loss went.
 
-Each row of each batch gets a loss of its own, a running number; afterwards the scores tell which sample has which
-number. Which sample a row really holds is known from its content (tracing.py). Both together are the account.
+Each row of each batch gets a unique loss, a running number; afterwards the scores show which sample has which number.
+Which sample a row really holds is known from its content (tracing.py). The account compares the two.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from ...dataset import Pruned
-from ...epoch.scores import SKIPPED, UNSEEN
+from ...epoch.slice import SKIPPED, UNSEEN
 from ...errors import InfoBatchError
 from .tracing import Census, Log, Part, Where, count_rows, rows
 
 HERE = Path(__file__).parent
-EXACT = 2**24  # float32 tells whole numbers apart up to here
+EXACT = 2**24  # float32 represents whole numbers exactly up to here
 
 
 def tail(error: BaseException) -> str:
-    """The last lines of a traceback, from the last one of ours on."""
+    """Return the last lines of a traceback, without our own frames."""
     lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
     files = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     theirs = [number for number in files if str(HERE) not in lines[number]]
@@ -36,8 +36,8 @@ def tail(error: BaseException) -> str:
 
 
 @dataclass
-class Walk:
-    """What one pass showed."""
+class PassTrace:
+    """What one pass over the loader showed."""
 
     planned: int
     """How many samples the plan has."""
@@ -47,19 +47,19 @@ class Walk:
     counts: list[int] = field(default_factory=list)
     """The rows of each batch."""
     uncounted: int = 0
-    """Batches in which no rows could be made out."""
+    """Batches in which no rows could be identified."""
     keys: dict[Where, list[int]] = field(default_factory=dict)
-    """For each part of a batch and each row: the fingerprint it was recognised by, or 0."""
+    """Per field of a batch and row: the fingerprint it was recognized by, or 0."""
     numbers: dict[Where, list[int]] = field(default_factory=dict)
-    """For each part of a batch that is a whole number in every row: those numbers."""
+    """Per field of a batch that is a whole number in every row: these numbers."""
     went: dict[int, int] = field(default_factory=dict)
     """Sample -> the row whose loss became its score."""
     error: str = ""
-    """What the attribution machinery said."""
+    """The error that update() raised."""
     error_at: int = 0
     """In which batch, counted from 1."""
     crash: str = ""
-    """The end of a traceback that is not of our making."""
+    """The end of a traceback from the user's code."""
     ended: bool = False
     endless: bool = False
     waiting: float = 0.0
@@ -75,12 +75,12 @@ class Walk:
         return bool(self.error or self.crash)
 
     def identities(self) -> list[list[int]]:
-        """The parts of a batch that tell its samples apart."""
+        """Return the fields of a batch that distinguish its samples."""
         known = [keys for keys in self.keys.values() if sum(map(bool, keys)) >= 0.9 * self.total > 0]
         return [keys for keys in known if 2 * len(set(keys)) > self.total]
 
     def index(self) -> Where | None:
-        """The part of a batch that says which sample each row is of, where there is one."""
+        """Find the field of a batch that holds the index of each row's sample, if there is one."""
         known, content = self.census.keys, self.identities()
         for where, numbers in self.numbers.items():
             for keys in content:
@@ -91,13 +91,20 @@ class Walk:
 
     @property
     def changed_counts(self) -> bool:
-        """Whether batches have more or fewer rows than samples were fetched for them. Parts of batches are fine."""
+        """True if batches have more or fewer rows than fetched samples; a batch delivered in pieces is fine."""
         sizes = self.census.sizes
-        if any(asked != came for asked, came in sizes):
+        if any(requested != returned for requested, returned in sizes):
             return True
-        if set(self.counts) <= {asked for asked, _ in sizes}:
-            return False
-        return not self.ended or self.total != sum(asked for asked, _ in sizes)
+        return self._has_other_counts and (not self.ended or self.total != sum(requested for requested, _ in sizes))
+
+    @property
+    def in_pieces(self) -> bool:
+        """True if batches were delivered in pieces, which ``update`` can only attribute by their indices."""
+        return self._has_other_counts and not self.changed_counts
+
+    @property
+    def _has_other_counts(self) -> bool:
+        return not set(self.counts) <= {requested for requested, _ in self.census.sizes}
 
 
 @dataclass(frozen=True)
@@ -107,13 +114,13 @@ class Account:
     right: int = 0
     wrong: int = 0
     inside: int = 0
-    """Of the wrong ones: those that went to another sample of the same batch."""
+    """The wrong losses that went to another sample of the same batch."""
     undecided: int = 0
     elsewhere: int = 0
-    """Of the right ones: those with another part that is of another sample."""
+    """The right losses whose row has a field of another sample."""
 
     @property
-    def came(self) -> int:
+    def losses(self) -> int:
         return self.right + self.wrong + self.undecided
 
     def __add__(self, other: Account) -> Account:
@@ -122,33 +129,33 @@ class Account:
         )
 
 
-def account(walk: Walk) -> Account:
-    """Hold what the scores say against what the rows hold; where their parts do not agree, against the best."""
-    every = [_account(walk, keys) for keys in walk.identities() or [[]]]
+def account(trace: PassTrace) -> Account:
+    """Compare the scores with the content of the rows; if fields disagree, use the one that matches best."""
+    every = [_account(trace, keys) for keys in trace.identities() or [[]]]
     best = min(every, key=lambda found: found.wrong)
     return replace(best, elsewhere=max(found.wrong for found in every) - best.wrong)
 
 
-def _account(walk: Walk, keys: list[int]) -> Account:
-    batch = [number for number, count in enumerate(walk.counts) for _ in range(count)]
+def _account(trace: PassTrace, keys: list[int]) -> Account:
+    batch = [number for number, count in enumerate(trace.counts) for _ in range(count)]
     together: dict[int, set[int]] = {}
-    for sample, row in walk.went.items():
+    for sample, row in trace.went.items():
         together.setdefault(batch[row], set()).add(sample)
     right = wrong = inside = undecided = 0
-    for sample, row in walk.went.items():
+    for sample, row in trace.went.items():
         key = keys[row] if keys else 0
-        if not key or sample not in walk.census.keys:
+        if not key or sample not in trace.census.keys:
             undecided += 1
-        elif key in walk.census.keys[sample]:
+        elif key in trace.census.keys[sample]:
             right += 1
         else:
             wrong += 1
-            inside += walk.census.owner[key] in together[batch[row]]
+            inside += trace.census.owner[key] in together[batch[row]]
     return Account(right, wrong, inside, undecided)
 
 
 def _whole_numbers(each: Sequence[Part]) -> list[int]:
-    """One a row; none where a row is something else."""
+    """Return one number per row; empty if a row holds something else."""
     numbers = [float(row) for row in each if isinstance(row, torch.Tensor) and row.numel() == 1]
     whole = len(numbers) == len(each) and all(number.is_integer() for number in numbers)
     return [int(number) for number in numbers] if whole else []
@@ -156,110 +163,114 @@ def _whole_numbers(each: Sequence[Part]) -> list[int]:
 
 @dataclass
 class Trial:
+    """Passes over a copied loader, with the losses that were sent to ``update``."""
+
     loader: Any
     data: Pruned
     log: Log
     lookahead: int = 0
-    """How many batches the loop fetches before it updates the one at hand."""
+    """How many more batches the loop fetches before it updates one."""
     single: bool = False
-    """Whether the loader delivers samples and no batches."""
+    """True if the loader delivers single samples."""
     by: Where | None = None
-    """The part of a batch that goes to ``update`` as indices, if one does."""
-    walks: list[Walk] = field(default_factory=list)
+    """The field of a batch that is passed to ``update`` as indices, if any."""
+    traces: list[PassTrace] = field(default_factory=list)
 
     def run(self, epochs: int) -> Trial:
-        """Stops after a pass in which something went wrong, as training would."""
-        while len(self.walks) < epochs and all(walk.ended and walk.counts and not walk.failed for walk in self.walks):
-            self.walks.append(self._walk())
+        """Make the passes; stop after one in which something went wrong, as training would."""
+        while len(self.traces) < epochs and all(
+            trace.ended and trace.counts and not trace.failed for trace in self.traces
+        ):
+            self.traces.append(self._make_pass())
         return self
 
     @property
-    def failed(self) -> Walk | None:
-        return next((walk for walk in self.walks if walk.failed), None)
+    def failed(self) -> PassTrace | None:
+        return next((trace for trace in self.traces if trace.failed), None)
 
     @property
     def crashed(self) -> bool:
-        return any(walk.crash for walk in self.walks)
+        return any(trace.crash for trace in self.traces)
 
     @cached_property
     def account(self) -> Account:
-        """Of all passes; to be asked for when they are made."""
-        return sum(map(account, self.walks), Account())
+        """Where the losses of all passes went; only valid after ``run``."""
+        return sum(map(account, self.traces), Account())
 
-    def _walk(self) -> Walk:
+    def _make_pass(self) -> PassTrace:
         began = perf_counter()
         plan = self.data.plan()
         planning = perf_counter() - began
-        walk = Walk(plan.kept, sum(walk.total for walk in self.walks), planning=planning)
-        self.log.read(Census())  # what an earlier pass had fetched ahead is not of this one
+        trace = PassTrace(plan.kept, sum(trace.total for trace in self.traces), planning=planning)
+        self.log.read(Census())  # discard what an earlier pass had prefetched
         try:
-            self._loop(walk)
-            self._ask(walk)
+            self._loop(trace)
+            self._read_scores(trace)
         except InfoBatchError as error:
-            if not walk.error:
-                walk.error, walk.error_at = str(error), len(walk.counts) + 1
+            if not trace.error:
+                trace.error, trace.error_at = str(error), len(trace.counts) + 1
         except (Exception, SystemExit) as error:
-            walk.crash = tail(error)
-            traceback.clear_frames(error.__traceback__)  # they hold the loader's iterator, and that holds workers
-        return walk
+            trace.crash = tail(error)
+            traceback.clear_frames(error.__traceback__)  # they keep the loader's iterator and its workers alive
+        return trace
 
-    def _loop(self, walk: Walk) -> None:
-        at_hand: deque[Any] = deque()
+    def _loop(self, trace: PassTrace) -> None:
+        pending: deque[Any] = deque()
         batches = iter(self.loader)
-        while not walk.ended and walk.total + walk.uncounted <= 4 * len(self.data) + 64:
+        while not trace.ended and trace.total + trace.uncounted <= 4 * len(self.data) + 64:
             began = perf_counter()
             try:
-                at_hand.append(next(batches))
+                pending.append(next(batches))
             except StopIteration:
-                walk.ended = True
+                trace.ended = True
             finally:
-                walk.waiting += perf_counter() - began
-            if len(at_hand) > self.lookahead:
-                self._settle(at_hand.popleft(), walk)
-        while at_hand:
-            self._settle(at_hand.popleft(), walk)
-        walk.endless = not walk.ended
+                trace.waiting += perf_counter() - began
+            if len(pending) > self.lookahead:
+                self._update(pending.popleft(), trace)
+        while pending:
+            self._update(pending.popleft(), trace)
+        trace.endless = not trace.ended
 
-    def _settle(self, batch: Any, walk: Walk) -> None:
-        """Look at a batch, and give each of its rows a loss."""
-        self.log.read(walk.census)
+    def _update(self, batch: Any, trace: PassTrace) -> None:
+        """Identify the rows of a batch, and give each one a loss."""
+        self.log.read(trace.census)
         batch = [batch] if self.single else batch
-        count, before = 1 if self.single else count_rows(batch, walk.census.likely), walk.total
+        count, before = 1 if self.single else count_rows(batch, trace.census.frequent_sizes), trace.total
         if not count:
-            walk.uncounted += 1
+            trace.uncounted += 1
             return
-        walk.counts.append(count)
+        trace.counts.append(count)
         each_part = dict(rows(batch, count))
-        found = {where: [walk.census.recognise(row) for row in each] for where, each in each_part.items()}
+        found = {where: [trace.census.recognize(row) for row in each] for where, each in each_part.items()}
         numbers = {where: whole for where, each in each_part.items() if (whole := _whole_numbers(each))}
         if not before:
-            walk.numbers = {where: [] for where in numbers}
-        walk.numbers = {where: known for where, known in walk.numbers.items() if where in numbers}
-        for where, known in walk.numbers.items():
+            trace.numbers = {where: [] for where in numbers}
+        trace.numbers = {where: known for where, known in trace.numbers.items() if where in numbers}
+        for where, known in trace.numbers.items():
             known.extend(numbers[where])
-        for where in {*walk.keys, *found}:
-            walk.keys.setdefault(where, [0] * before).extend(found.get(where, [0] * count))
-        if not walk.error:
+        for where in {*trace.keys, *found}:
+            trace.keys.setdefault(where, [0] * before).extend(found.get(where, [0] * count))
+        if not trace.error:
             began = perf_counter()
             try:
-                losses = (torch.arange(count) + (walk.first + before - self._shift)).float()
+                losses = (torch.arange(count) + (trace.first + before - self._shift)).float()
                 self.data.update(losses, None if self.by is None else torch.tensor(numbers[self.by]))
             except InfoBatchError as error:
-                walk.error, walk.error_at = str(error), len(walk.counts)
-            walk.updating += perf_counter() - began
+                trace.error, trace.error_at = str(error), len(trace.counts)
+            trace.updating += perf_counter() - began
 
     @property
     def _shift(self) -> int:
-        """Negative numbers are exact, too: with them twice as many rows can be told apart."""
+        """Starting at negative numbers doubles how many rows float32 can distinguish."""
         return 0 if 8 * len(self.data) < EXACT else EXACT - 1
 
-    def _ask(self, walk: Walk) -> None:
-        """Which sample has which running number for a score, in the epoch that ended or in one still open."""
+    def _read_scores(self, trace: PassTrace) -> None:
+        """Read which sample got which running number as its score, in a finished or a running epoch."""
         state = self.data.state_dict()
         scores = state["scores"]
         if state["running"] is not None:
             fresh = state["running"]["fresh"]
             scores = torch.where((fresh != UNSEEN) & (fresh != SKIPPED), fresh, scores)
-        numbers = scores.double() + (self._shift - walk.first)
-        here = (numbers >= 0) & (numbers < walk.total)
-        walk.went = dict(zip(self.data.owned[here].tolist(), numbers[here].long().tolist(), strict=True))
+        numbers = scores.double() + (self._shift - trace.first)
+        here = (numbers >= 0) & (numbers < trace.total)
+        trace.went = dict(zip(self.data.owned[here].tolist(), numbers[here].long().tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Trials of a case, each with training data of its own, on copies of all that a pass would change."""
+"""Set up trials of a loader, each with fresh training data, on copies of everything a pass would change."""
 
 from __future__ import annotations
 
@@ -19,40 +19,42 @@ from torch.utils.data import Dataset, Sampler
 from ... import methods
 from ...dataset import Pruned
 from ...loader import DataLoader
-from ..train.settings import losses_alone
+from ..train.method_text import needs_losses_only
 from .case import Case
 from .probe import Trial
 from .tracing import Log, Marked, Where, fetch, fingerprint, rows
 
 Order = Literal["kept", "changed", "mixed", "unknown"]
-"""What happens to the order of samples inside a batch."""
+"""What a collate_fn does to the order of the samples in a batch."""
 TAKEN = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "in_order")
 DEEPEST = 4
-"""So many batches of reading ahead are tried."""
+"""The largest lookahead that is tried, in batches."""
 
 
 @dataclass(frozen=True)
-class Bench:
+class Sandbox:
+    """Makes trials of one case."""
+
     case: Case
     size: int
-    """So many samples of the data set, from the first on."""
+    """How many samples of the data set are used, from the first on."""
     epochs: int
     folder: Path
 
-    def as_it_is(self) -> Trial | None:
-        """None where a pass could not be kept off the person's own objects."""
-        known, folder = self.case.data, self._notes()
+    def unchanged(self) -> Trial | None:
+        """Copy the loader unchanged; None if a pass would touch the user's own objects."""
+        known, folder = self.case.data, self._new_folder()
         assert known is not None
-        data = self._fresh(folder)
+        data = self._wrap_fresh(folder)
         return self._trial({id(known): data, id(known.sampler): data.sampler}, data, folder)
 
     def with_ours(self, lookahead: int = 0) -> Trial | None:
-        """The same arguments in an infobatch.DataLoader; None where there is no loader to take them from."""
+        """Pass the same arguments to an infobatch.DataLoader; None if there is no loader to take them from."""
         case, inner = self.case, self.case.inner
         if inner is None:
             return None
-        folder = self._notes()
-        data = self._fresh(folder)
+        folder = self._new_folder()
+        data = self._wrap_fresh(folder)
         taken = {name: getattr(inner, name) for name in TAKEN if hasattr(inner, name)}
         if inner.num_workers:
             taken |= {"prefetch_factor": inner.prefetch_factor, "persistent_workers": inner.persistent_workers}
@@ -64,12 +66,12 @@ class Bench:
         return self._trial({id(inner): ours}, data, folder)
 
     def first(self) -> Trial | None:
-        """As the person trains, or would with the three lines."""
-        return self.with_ours() if self.case.data is None else self.as_it_is()
+        """Train as the user does or, if nothing is wrapped, as with the suggested lines."""
+        return self.with_ours() if self.case.data is None else self.unchanged()
 
     def by_index(self, before: Trial) -> Trial | None:
-        """Once more, with the indices that come with each batch; None where there are none, or they do not help."""
-        where = before.walks[0].index() if before.failed is None and before.account.wrong else None
+        """Try again with the indices that come with each batch; None if there are none, or they do not help."""
+        where = before.traces[0].index() if before.failed is None and before.account.wrong else None
         trial = None if where is None else self.first()
         if trial is None:
             return None
@@ -78,7 +80,7 @@ class Bench:
         return trial if trial.failed is None and not trial.account.wrong else None
 
     def mend(self) -> tuple[Trial | None, int]:
-        """infobatch.DataLoader with the lookahead that was seen to work, or else with the last one tried."""
+        """Try infobatch.DataLoader with more and more lookahead; return the last trial and its lookahead."""
         tried, lookahead = None, 0
         for lookahead in range(DEEPEST + 1) if self.case.around else (0,):
             tried = self.with_ours(lookahead)
@@ -94,18 +96,18 @@ class Bench:
             return "kept"
         return probe(self.case, self.size) if trial.failed is None else "unknown"
 
-    def _notes(self) -> Path:
+    def _new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.folder))
 
-    def _fresh(self, folder: Path) -> Pruned:
-        """Training data as the person's own, or with the usual method where a trial has not what theirs needs: where
-        a loss goes is no matter of the method."""
+    def _wrap_fresh(self, folder: Path) -> Pruned:
+        """Wrap the data as the user does; with InfoBatch if a trial lacks what the user's method needs, because the
+        method does not affect which sample a loss goes to."""
         marked, known = Marked(self.case.dataset, folder, self.size), self.case.data
         if known is None:
             return Pruned(marked, methods.infobatch(), max(8, self.epochs))
         return Pruned(
             marked,
-            known.method if losses_alone(known.method, self.size) else methods.infobatch(),
+            known.method if needs_losses_only(known.method, self.size) else methods.infobatch(),
             max(known.num_epochs, self.epochs),
             seed=known.seed,
             compensate=known.compensate,
@@ -127,10 +129,15 @@ class Bench:
 
 
 def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
-    """A copy of a loader, a sampler or what stands around them, with some objects replaced; all else is shared.
+    """Copy a loader, a sampler or an object that wraps them, with some objects replaced; everything else is shared.
 
-    ``swaps`` has the replacements by ``id``, and afterwards the copies, too. Returns the thing itself where nothing
-    in it is to be replaced.
+    Args:
+        thing: The object to copy.
+        swaps: Replacements by ``id``; copies are added to it.
+        depth: How deep to search.
+
+    Returns:
+        The copy, or the object itself if it contains nothing to replace.
     """
     if id(thing) in swaps:
         return swaps[id(thing)]
@@ -138,11 +145,11 @@ def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
         return torch.Generator(thing.device).set_state(thing.get_state())
     if depth == 0 or isinstance(thing, (Dataset, Tensor, type, ModuleType)) or not hasattr(thing, "__dict__"):
         return thing
-    swaps[id(thing)] = thing  # what leads back here is not walked again
+    swaps[id(thing)] = thing  # a reference back to it is not followed again
     changed: dict[str, Any] = {}
     for name, value in vars(thing).items():
         if isinstance(thing, TorchLoader) and name == "_iterator":
-            changed[name] = None  # persistent workers, of an iterator that is not ours
+            changed[name] = None  # persistent workers belong to the user's iterator
         elif (new := graft(value, swaps, depth - 1)) is not value:
             changed[name] = new
     if changed or isinstance(thing, (TorchLoader, Sampler)):
@@ -153,9 +160,10 @@ def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
 
 
 def probe(case: Case, size: int) -> Order:
-    """Exchange one sample of a batch for its neighbour: its own row must change, and no other.
+    """Find out what a collate_fn does to the order of samples.
 
-    A collate_fn that sorts is found by turning the samples round, too: its rows stay as they are.
+    Replacing one sample of a batch by its neighbour must change that sample's row and no other. A collate_fn that
+    sorts is also found by reversing the samples: its rows stay the same.
     """
     if case.inner is None:
         return "unknown"
@@ -166,7 +174,7 @@ def probe(case: Case, size: int) -> Order:
             _collated(case, [*samples[:at], samples[at - 1], *samples[at + 1 :]]) for at in range(len(samples))
         ]
     except (Exception, SystemExit):
-        return "unknown"  # it ran in the loader, but not here
+        return "unknown"  # collate_fn works only inside the loader
     found = {_order_of(usual[where], turned.get(where), [other.get(where) for other in exchanged]) for where in usual}
     for order in ("changed", "mixed", "kept"):
         if order in found:
@@ -175,7 +183,7 @@ def probe(case: Case, size: int) -> Order:
 
 
 def _order_of(usual: list[int], turned: list[int] | None, exchanged: list[list[int] | None]) -> Order:
-    """Of one part of a batch."""
+    """Classify one field of a batch."""
     moved = [
         [row for row, pair in enumerate(zip(usual, other, strict=True)) if pair[0] != pair[1]] if other else []
         for other in exchanged
@@ -191,7 +199,7 @@ def _order_of(usual: list[int], turned: list[int] | None, exchanged: list[list[i
 
 
 def _collated(case: Case, samples: list[Any]) -> dict[Where, list[int]]:
-    """The rows of these samples, with the same random numbers each time."""
+    """Collate samples with the same random numbers each time, and fingerprint the rows."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     return {where: [fingerprint(row) for row in each] for where, each in rows(case.collate(samples), len(samples))}

@@ -1,8 +1,7 @@
-"""Which sample is in which row of a batch, found out without a word to anybody.
+"""Find which sample is in which row of a batch, independently of the code under test.
 
-``Marked`` stands around a data set and notes a fingerprint of every part of each sample that is fetched, in whatever
-process that happens; the samples themselves go on untouched. The rows of a delivered batch are fingerprinted in the
-same way and looked up. So the truth about a batch does not come from the machinery that is to be checked.
+``Marked`` wraps a data set and logs a fingerprint of every field of each fetched sample, in any process; the samples
+are passed on unchanged. The rows of a delivered batch are fingerprinted in the same way and looked up.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-LOOKED_AT = 1024
-"""So many elements of a part are looked at, evenly spread over it."""
+ELEMENTS = 1024
+"""How many elements of a field enter its fingerprint, evenly spread."""
 TRIES = 8
-"""So many lengths are tried to see through padding."""
+"""How many lengths are tried to recognize a padded row."""
 
 Part = Tensor | bytes
-"""A part of a sample: flat numbers, or a text."""
+"""A field of a sample: flat numbers, or a text."""
 Where = tuple[Any, ...]
-"""The place of a part in a sample or batch: keys and positions on the way down."""
+"""The path to a field in a sample or batch: keys and positions."""
 
 
 # ---- fingerprints ----------------------------------------------------------------------------------------------
 
 
 def parts(thing: Any, where: Where = ()) -> Iterator[tuple[Where, Part]]:
-    """Everything in a sample that can be recognised again: tensors, arrays, numbers and texts, however they nest."""
+    """Yield everything in a sample that can be recognized again: nested tensors, arrays, numbers and texts."""
     part = _flat(thing)
     if part is not None:
         if len(part):
@@ -50,10 +49,10 @@ def parts(thing: Any, where: Where = ()) -> Iterator[tuple[Where, Part]]:
 
 
 def fingerprint(part: Part) -> int:
-    """64 bits of a part; the same for the same numbers in another type."""
+    """Return 64 bits that identify a field; equal for equal numbers of another type."""
     if isinstance(part, Tensor):
         size = part.numel()
-        part = part[:: -(-size // LOOKED_AT)].double().contiguous().numpy().tobytes() + size.to_bytes(8, "little")
+        part = part[:: -(-size // ELEMENTS)].double().contiguous().numpy().tobytes() + size.to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(part, digest_size=8).digest(), "little", signed=True)
 
 
@@ -87,7 +86,7 @@ def _inside(thing: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def count_rows(batch: Any, sizes: Sequence[int]) -> int | None:
-    """How many samples a batch holds; ``sizes`` are those that were fetched for one, likeliest first."""
+    """Count the samples in a batch; ``sizes`` are the numbers of samples fetched per batch, most frequent first."""
     firsts, lists = Counter[int](), set[int]()
     _measure(batch, sizes, firsts, lists, 0)
     for size in sizes:
@@ -108,7 +107,7 @@ def _measure(thing: Any, sizes: Sequence[int], firsts: Counter[int], lists: set[
 
 
 def _are_columns(things: Sequence[Any], sizes: Sequence[int]) -> bool:
-    """Whether a list is of the parts of a batch, as [inputs, labels], and not of its samples."""
+    """True if a list holds the fields of a batch, such as [inputs, labels], and not its samples."""
     dims = {getattr(one, "ndim", 1 if isinstance(one, (list, tuple)) else 0) for one in things}
     if 0 in dims or len({len(one) for one in things}) != 1:
         return False
@@ -116,7 +115,7 @@ def _are_columns(things: Sequence[Any], sizes: Sequence[int]) -> bool:
 
 
 def rows(batch: Any, count: int, where: Where = ()) -> Iterator[tuple[Where, list[Part]]]:
-    """Each part of a batch as one part a sample. A list may be one of samples or of columns: both are tried."""
+    """Yield each field of a batch as one value per sample. A list may hold samples or columns: both are tried."""
     if isinstance(batch, (Tensor, np.ndarray)):
         flat = [_flat(one) for one in batch] if batch.ndim and len(batch) == count else []
         if flat and all(one is not None and len(one) for one in flat):
@@ -135,13 +134,13 @@ def rows(batch: Any, count: int, where: Where = ()) -> Iterator[tuple[Where, lis
 
 
 def fetch(dataset: Any, indices: Sequence[Any]) -> Any:
-    """As torch's loaders do it."""
+    """Fetch samples as a torch loader does."""
     many = getattr(dataset, "__getitems__", None)
     return many(indices) if many else [dataset[index] for index in indices]
 
 
 class Marked(Dataset[Any]):
-    """The data set as it is, with a note in ``folder`` of each sample that is fetched. Travels to workers."""
+    """A data set that logs each fetched sample to ``folder``; it can be sent to workers."""
 
     def __init__(self, dataset: Any, folder: Path, size: int) -> None:
         self.dataset, self.folder, self.size = dataset, folder, size
@@ -153,22 +152,22 @@ class Marked(Dataset[Any]):
         began = perf_counter_ns()
         sample = self.dataset[index]
         took = perf_counter_ns() - began
-        if isinstance(index, (list, tuple)):  # a batch sampler in the place of a sampler
-            self._note(index, sample, took)
+        if isinstance(index, (list, tuple)):  # a batch sampler was passed as sampler
+            self._log(index, sample, took)
         else:
-            self._note([index], [sample], took)
+            self._log([index], [sample], took)
         return sample
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         began = perf_counter_ns()
         samples = fetch(self.dataset, indices)
-        self._note(indices, samples, perf_counter_ns() - began)
+        self._log(indices, samples, perf_counter_ns() - began)
         return samples
 
-    def _note(self, indices: Sequence[Any], samples: Any, nanoseconds: int) -> None:
+    def _log(self, indices: Sequence[Any], samples: Any, nanoseconds: int) -> None:
         if isinstance(samples, list):
             each = [[part for _, part in parts(sample)] for sample in samples]
-        else:  # a whole batch in a form of its own
+        else:  # __getitems__ returned a batch in another form
             each = [list(row) for row in zip(*(row for _, row in rows(samples, len(indices))), strict=True)]
         words = array("q", [0, len(indices), len(each), nanoseconds, *(int(index) for index in indices)])
         for sample in each:
@@ -185,26 +184,26 @@ class Census:
     """The samples fetched in one pass."""
 
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    """Of each fetch: how many were asked for, how many came."""
+    """Per fetch: how many samples were requested and how many returned."""
     fetched: Counter[int] = field(default_factory=Counter)
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """The fingerprints of each sample's parts."""
+    """The fingerprints of each sample's fields."""
     owner: dict[int, int] = field(default_factory=dict)
     """The first sample that has a fingerprint."""
     lengths: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def likely(self) -> list[int]:
-        """How many samples are fetched for a batch, the usual number first."""
-        return [size for size, _ in Counter(asked for asked, _ in self.sizes).most_common()]
+    def frequent_sizes(self) -> list[int]:
+        """The numbers of samples fetched per batch, most frequent first."""
+        return [size for size, _ in Counter(requested for requested, _ in self.sizes).most_common()]
 
-    def recognise(self, row: Part) -> int:
-        """The fingerprint under which the content of a row was fetched; 0 if it was not. Sees through padding."""
+    def recognize(self, row: Part) -> int:
+        """Return the fingerprint under which a row's content was fetched, with or without padding; 0 if it was not."""
         whole = fingerprint(row)
         if whole in self.owner or isinstance(row, bytes) or len(row) < 2:
             return whole if whole in self.owner else 0
-        for line, back in ((row, False), (row.flip(0), True)):  # padded behind, padded in front
+        for line, back in ((row, False), (row.flip(0), True)):  # padded at the end, padded at the start
             content = torch.nonzero(line != line[-1])
             shortest = bisect_left(self.lengths, int(content[-1]) + 1 if len(content) else 1)
             for length in self.lengths[shortest : shortest + TRIES]:
@@ -216,7 +215,7 @@ class Census:
 
 
 class Log:
-    """Reads what ``Marked`` has noted, as far as it is written."""
+    """Reads what ``Marked`` has logged so far."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -238,18 +237,18 @@ class Log:
 
 
 def _take(words: array[int], census: Census) -> set[int]:
-    asked, came = words[1], words[2]
-    indices, at, lengths = words[4 : 4 + asked], 4 + asked, set()
+    requested, returned = words[1], words[2]
+    indices, at, lengths = words[4 : 4 + requested], 4 + requested, set()
     census.seconds += words[3] / 1e9
-    census.sizes.append((asked, came))
+    census.sizes.append((requested, returned))
     census.fetched.update(indices)
-    for place in range(came):
+    for place in range(returned):
         count = words[at]
         keys = tuple(words[at + 1 : at + 1 + 2 * count : 2])
         lengths |= set(words[at + 2 : at + 2 + 2 * count : 2])
         at += 1 + 2 * count
-        if asked == came:  # else nobody knows whose they are
+        if requested == returned:  # otherwise the samples cannot be assigned
             census.keys[indices[place]] = keys
         for key in keys:
-            census.owner.setdefault(key, indices[place] if asked == came else -1)
+            census.owner.setdefault(key, indices[place] if requested == returned else -1)
     return lengths
