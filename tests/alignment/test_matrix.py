@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import alignment_tables
 
 pytestmark = QUIET
+QUICK = ("no workers",)
+"""Set-ups that ``make test`` plays; the others start processes and are left to ``make test-all``."""
 
 
 # ---- the matrix --------------------------------------------------------------------------------------------------
@@ -59,7 +61,11 @@ def play(row: Row, feeder: str, setup: str, warm: int) -> str:
 
 @pytest.mark.parametrize(
     ("row", "feeder", "setup"),
-    [pytest.param(row, *cell, id="-".join((row.name, *cell))) for row in ROWS for cell in row.cells()],
+    [
+        pytest.param(row, *cell, id="-".join((row.name, *cell)), marks=() if cell[1] in QUICK else pytest.mark.slow)
+        for row in ROWS
+        for cell in row.cells()
+    ],
 )
 def test_event(row: Row, feeder: str, setup: str) -> None:
     for warm in row.warm if setup == "no workers" else row.warm[-1:]:

@@ -178,9 +178,7 @@ def test_logits_are_no_confidences() -> None:
 def test_a_peek_before_a_look_is_forgotten_with_its_plan() -> None:
     """Its pass is over a plan that the look lets be drawn anew."""
     method = infobatch.methods.kakurenbo(ratio=0.6, steps=(1.0, 1.0, 1.0, 1.0))
-    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6, compensate="lr")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    infobatch.pace(optimizer, data)
+    data = infobatch.Pruned(TensorDataset(torch.arange(100)), method, 6)
     for epoch in range(3):
         known = torch.zeros(100, dtype=torch.bool)
         known[45 * (epoch > 0) : 45 + 10 * (epoch > 0)] = True
@@ -190,7 +188,6 @@ def test_a_peek_before_a_look_is_forgotten_with_its_plan() -> None:
         for at in plan.indices.split(10):
             assert data.epoch == epoch
             data.update(loss[at], at, confidence=confidence[at])
-            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * plan.growth)
         next(iter(infobatch.DataLoader(data, batch_size=4)))
         for _, at in data.hidden(batch_size=10):
             data.observe(loss[at], at, confidence=confidence[at])

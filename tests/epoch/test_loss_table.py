@@ -16,6 +16,7 @@ from infobatch.methods.cuts import BLOCK, at_least, beyond
 from infobatch.methods.cuts import mean_score as mean
 from infobatch.methods.memory import average
 from infobatch.plan import Plan
+from infobatch.ranks.exchange import Ranks
 
 modest = settings(deadline=None, max_examples=150, derandomize=True)
 floats = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -89,7 +90,8 @@ def test_a_skipped_sample_is_seen_and_keeps_its_score() -> None:
     book.scores.fill_(2.0)
     book.skip(torch.tensor([1]))
     assert book.count_seen() == 1
-    assert book.unseen(torch.tensor([2, 1, 0])).tolist() == [2, 0]
+    plan = Plan(0, torch.tensor([2, 1, 0]), torch.ones(3))
+    assert book.open_slice(plan, 0, Ranks(), resumed=True).indices.tolist() == [2, 0]
     assert book.merge() == 0
     assert book.scores.tolist() == [2.0, 2.0, 2.0]
 

@@ -39,7 +39,7 @@ def a_part(size: int) -> ShardedScores:
     book.level.random_(0, 3, generator=torch.Generator().manual_seed(2))
     book.weights.copy_(numbers(256, 3))
     book.named_count.fill_(7)
-    book.stray.fill_(5)
+    book.elsewhere_count.fill_(5)
     return book
 
 

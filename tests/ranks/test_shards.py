@@ -267,8 +267,8 @@ def test_an_unseen_index_is_counted_where_values_cannot_be_looked_at() -> None:
     for step, (ids,) in enumerate(DataLoader(train, 10, sampler=train.sampler)):
         if step == 0:
             wrong = torch.cat([ids[1:], torch.tensor([50])])
-            book.note(wrong, ids.float())
-            book.named(wrong)
+            book.record(wrong, ids.float())
+            book.count_named(wrong)
         else:
             train.update(ids.float(), ids)
     with pytest.raises(infobatch.MisalignedError, match="losses of samples in the plan"):
@@ -303,7 +303,7 @@ def test_every_method_has_a_rule(name: str) -> None:
 def test_nobody_holds_the_list() -> None:
     plan = infobatch.InfoBatch(data_of(5), 2, shard_scores=True).plan()
     assert plan.kept == 5
-    with pytest.raises(AttributeError, match="nobody holds the whole list"):
+    with pytest.raises(AttributeError, match="no rank holds the whole list"):
         plan.indices  # noqa: B018
     assert not hasattr(plan, "table")
 
@@ -324,7 +324,7 @@ def test_compiled_without_a_graph_break() -> None:
 
 def test_a_table_checkpoint_of_parts_is_refused() -> None:
     dcp = pytest.importorskip("infobatch.integrations.dcp")
-    with pytest.raises(infobatch.InputError, match="file a rank"):
+    with pytest.raises(infobatch.InputError, match="one file per rank"):
         dcp.Sharded(infobatch.InfoBatch(data_of(4), 2, shard_scores=True))
 
 
@@ -407,11 +407,11 @@ def test_states_that_do_not_fit() -> None:
         (parts[1:], "without those from 0 on"),
         (parts[1], "list of all ranks' states"),
         ([], "empty list"),
-        ([*parts[:2], {**parts[2], "epoch": 0}], "parts of one epoch"),
-        ([*parts[:2], {**parts[2], "running": None}], "parts of one moment"),
+        ([*parts[:2], {**parts[2], "epoch": 0}], "shards of one epoch"),
+        ([*parts[:2], {**parts[2], "running": None}], "shards of one moment"),
         ({**state, "shard": {"rank": 0, "world": 1, "start": 3}}, "from place 0"),
         ({**state, "running": {**state["running"], "level": state["running"]["level"] + 9}}, "a level for each"),
-        ({**state, "shard": {"rank": 0, "world": 0, "start": 0}}, "which part this is"),
+        ({**state, "shard": {"rank": 0, "world": 0, "start": 0}}, "which shard this is"),
         ({**state, "running": {**state["running"], "kept": 7}}, "numbers of a plan of 40"),
         ({**state, "running": {**state["running"], "noise": None}}, "numbers of a plan of 40"),
         ({**state, "running": {**state["running"], "weights": None}}, "a level for each"),
@@ -435,7 +435,8 @@ def test_ranks_own_every_place_once() -> None:
                 part.level[:-1] = 1
                 part.weights[1] = 3.0
                 mine = set(part.samples().tolist())
-                got = part.note(torch.arange(size), torch.arange(size).float())
+                part.record(torch.arange(size), torch.arange(size).float())
+                got = part.look_up(torch.arange(size))
                 assert [z for z in range(size) if got[z] == 3] == sorted(mine)
                 assert torch.equal(part.fresh[:-1], part.samples().float())
                 part.fresh.fill_(UNSEEN)

@@ -72,16 +72,13 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
         compensate=run.compensate,
         shard_scores=True,
     )
-    train.paced = True
     if run.resume is not None:
         where, ranks = run.resume
         states = [infobatch.load(f"{where}.{other}") for other in range(ranks)]
         train.load_state_dict(states[rank] if ranks == world else states)
     options: dict[str, Any] = {"batch_size": run.batch, "drop_last": run.drop_last}
     own = run.loader == "own"
-    loader: Any = (
-        infobatch.DataLoader(train, **options) if own else DataLoader(train, sampler=train.sampler, **options)
-    )
+    loader: Any = infobatch.DataLoader(train, **options) if own else DataLoader(train, sampler=train.sampler, **options)
     log: list[dict[str, Any]] = []
     for epoch in range(train.epoch, run.epochs):
         plan = train.plan()

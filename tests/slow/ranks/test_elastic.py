@@ -77,9 +77,7 @@ def test_torchrun_restarts_after_kill_9(launch: Any, uninterrupted: Any) -> None
     ranks = launch(2, [run], restarts=3)["killed"]  # one for the kill; gloo may miss a restarting peer's port
     for rank in ranks:
         assert rank["log"][0]["epoch"] == 2, "resumed in the epoch it was killed in"
-        torch.testing.assert_close(
-            rank["log"][-1]["scores"], uninterrupted["log"][-1]["scores"], rtol=1e-4, atol=1e-6
-        )
+        torch.testing.assert_close(rank["log"][-1]["scores"], uninterrupted["log"][-1]["scores"], rtol=1e-4, atol=1e-6)
         for key, value in uninterrupted["model"].items():
             torch.testing.assert_close(rank["model"][key], value, rtol=1e-4, atol=1e-6)
 

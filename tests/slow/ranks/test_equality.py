@@ -15,7 +15,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "drop-last", "drop_last": True},
     {"name": "bf16", "dtype": "bfloat16"},
     {"name": "explicit", "explicit": True},
-    {"name": "lr-grows", "compensate": "lr"},
+    {"name": "none", "compensate": "none"},
     {"name": "fsdp1", "wrap": "fsdp1"},
     {"name": "fsdp2", "wrap": "fsdp2"},
     {"name": "fewer-samples-than-ranks", "size": 2},

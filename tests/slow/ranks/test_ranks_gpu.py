@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 RUNS: list[dict[str, Any]] = [
     {"name": "plain", "device": DEVICE},
-    {"name": "lr-grows", "device": DEVICE, "compensate": "lr"},
+    {"name": "none", "device": DEVICE, "compensate": "none"},
 ]
 
 

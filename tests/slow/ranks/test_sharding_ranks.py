@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import infobatch
 
 STOP = (2, 3)
-LARGE = ["plain", "stock", "named", "tiers", "saving", "lr"]
+LARGE = ["plain", "stock", "named", "tiers", "saving", "none"]
 SMALL = [f"small-{size}" for size in (2, 4, 7)]
 RUNS: list[dict[str, Any]] = [
     {"name": "plain"},
@@ -20,7 +20,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "named", "loader": "named"},
     {"name": "tiers", "method": "tiers"},
     {"name": "saving", "method": "saving", "epochs": 8},
-    {"name": "lr", "compensate": "lr"},
+    {"name": "none", "compensate": "none"},
     {"name": "drop", "drop_last": True},
     *({"name": name, "size": int(name[6:]), "batch": 2} for name in SMALL),
     {"name": "differ", "differ": True},
@@ -70,7 +70,7 @@ def test_every_sample_of_the_plan_once_and_weights_sum_to_n(ranks: dict[str, lis
         assert len(came) == entry[0]["kept"]
         size = int(name[6:]) if name in SMALL else 203
         assert entry[0]["weight_sum"] == pytest.approx(size)
-        assert sum(came.values()) == pytest.approx(len(came) if name == "lr" else size, rel=1e-6)
+        assert sum(came.values()) == pytest.approx(len(came) if name == "none" else size, rel=1e-6)
         shapes = [[len(ids) for ids, *_ in step] for step in steps(entry)]
         assert all(len(set(lengths)) == 1 for lengths in shapes), "batches of one length on all ranks"
         assert len(shapes) == entry[0]["length"]

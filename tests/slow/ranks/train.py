@@ -115,16 +115,15 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
     bare = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(run.device)
     model = wrapped(bare, run.wrap, group) if dist.is_initialized() else bare
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pace = infobatch.pace(optimizer, train)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    pace = infobatch.pace(scheduler, train, 10)
     options: dict[str, Any] = {
         "batch_size": run.batch // world + (odd == "batch"),
         "num_workers": run.workers,
         "drop_last": run.drop_last,
     }
     own = run.loader == "own"
-    loader: Any = (
-        infobatch.DataLoader(train, **options) if own else DataLoader(train, sampler=train.sampler, **options)
-    )
+    loader: Any = infobatch.DataLoader(train, **options) if own else DataLoader(train, sampler=train.sampler, **options)
     if run.checkpoint and Path(run.checkpoint).exists():
         state = infobatch.load(run.checkpoint)
         train.load_state_dict(state["data"])
