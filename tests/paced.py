@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -127,6 +128,12 @@ class Run:
         self.data.load_state_dict(state["data"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.paced.load_state_dict(state["paced"])
+
+
+@cache
+def pruned_rates(maker: Maker) -> list[float]:
+    """Return the learning rate of each step of an uninterrupted run with pruning."""
+    return Run(maker).train().rates
 
 
 def unpaced_rates(maker: Maker, total: int, lr: Any = 0.1) -> list[float]:

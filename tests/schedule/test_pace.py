@@ -42,32 +42,26 @@ def test_under_pruning_it_makes_the_steps_of_a_full_run(maker: Maker, stock: boo
         assert first.lr == unpaced[epoch * FULL_STEPS]
 
 
-@every_scheduler
-def test_without_pruning_every_scheduler_is_as_without_pace(maker: Maker) -> None:
-    run = Run(maker, ratio=0.0).train()
-    assert [*run.rates, run.lr] == unpaced_rates(maker, TOTAL)
-
-
 @both_loaders
 @pytest.mark.parametrize(
-    ("batch", "drop_last", "accumulate", "steps_on_remainder", "steps"),
+    ("name", "batch", "drop_last", "accumulate", "steps_on_remainder", "steps"),
     [
-        (8, False, 1, True, 13),
-        (8, True, 1, True, 12),
-        (100, False, 1, True, 1),
-        (7, False, 1, True, 15),
-        (7, True, 1, True, 14),
-        (5, False, 4, True, 5),
-        (8, False, 4, True, 4),  # 13 batches, four per step, and a step for the last one
-        (8, False, 4, False, 3),  # 13 batches, four per step, and the last one belongs to the next step
-        (9, True, 4, False, 2),
-        (30, False, 3, False, 1),
+        ("OneCycleLR", 8, False, 1, True, 13),
+        ("CosineAnnealingLR", 8, True, 1, True, 12),
+        ("ExponentialLR", 100, False, 1, True, 1),
+        ("SequentialLR", 7, False, 1, True, 15),
+        ("MultiStepLR", 7, True, 1, True, 14),
+        ("StepLR", 5, False, 4, True, 5),
+        ("WarmRestarts", 8, False, 4, True, 4),  # 13 batches, four per step, and a step for the last one
+        ("LambdaLR", 8, False, 4, False, 3),  # 13 batches, four per step, and the last one belongs to the next step
+        ("ExponentialLR", 9, True, 4, False, 2),
+        ("LambdaLR", 30, False, 3, False, 1),
     ],
 )
-def test_without_pruning_any_loader_is_as_without_pace(
-    stock: bool, batch: int, drop_last: bool, accumulate: int, steps_on_remainder: bool, steps: int
+def test_without_pruning_it_is_as_without_pace(
+    name: str, stock: bool, batch: int, drop_last: bool, accumulate: int, steps_on_remainder: bool, steps: int
 ) -> None:
-    maker = SCHEDULERS["WarmRestarts"]
+    maker = SCHEDULERS[name]
     run = Run(
         maker,
         ratio=0.0,
@@ -212,7 +206,7 @@ def test_state_dict_in_the_middle_of_an_epoch(name: str, kind: str, tmp_path: An
     for stop in stops:
         resumed = make()
         resumed.load(infobatch.load(tmp_path / f"{stop}.pt"))
-        resumed.train(until=EPOCHS if stop == max(stops) else resumed.data.epoch + 2)
+        resumed.train(until=EPOCHS if stop == max(stops) else resumed.data.epoch + 1)
         assert resumed.rates == run.rates[stop:][: len(resumed.rates)]
     assert len(resumed.rates) == len(run.rates) - stop
     assert resumed.lr == run.lr
