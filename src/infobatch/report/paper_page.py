@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ..lab.compare.comparison import Row
 from ..lab.compare.verdicts import Difference
 from ..lab.format import percent
-from ..lab.papers.extensions import RULE, Beyond, beyond
+from ..lab.papers.extensions import RULE, Extension, find_extensions
 from ..lab.papers.gathered import Evidence
 from ..lab.papers.judge import LEVEL, CellOutcome, Outcome, Status
 from ..lab.papers.recipe import Cell, Recipe, folder
@@ -107,7 +107,7 @@ def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
         level=percent(LEVEL),
         counts=[(status, statuses[status]) for status in STATUSES],
         unreadable=known.unreadable,
-        beyond=[_study(one, target) for one in beyond(known.runs, [outcome.recipe for outcome in outcomes])],
+        beyond=[_study(one, target) for one in find_extensions(known.runs, [outcome.recipe for outcome in outcomes])],
         rule=RULE,
         figures=figures,
         parts=parts,
@@ -206,7 +206,7 @@ def _apart(cell: Cell, value: float | None) -> str:
 # ---- beyond the papers -----------------------------------------------------------------------------------
 
 
-def _study(study: Beyond, target: Path) -> dict[str, Any]:
+def _study(study: Extension, target: Path) -> dict[str, Any]:
     return {
         "name": study.name,
         "settings": _settings(study),
@@ -220,7 +220,7 @@ def _study(study: Beyond, target: Path) -> dict[str, Any]:
     }
 
 
-def _settings(study: Beyond) -> str:
+def _settings(study: Extension) -> str:
     common, rates = study.common, " or ".join(f"{rate:g}" for rate in study.rates)
     parts = [
         f"Batch {common['batch_size']}",
@@ -233,7 +233,7 @@ def _settings(study: Beyond) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def _compared(row: Row, study: Beyond) -> dict[str, Any]:
+def _compared(row: Row, study: Extension) -> dict[str, Any]:
     return {
         "label": row.label,
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],

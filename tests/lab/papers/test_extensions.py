@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infobatch.lab.compare.comparison import compare
-from infobatch.lab.papers.extensions import beyond
+from infobatch.lab.papers.extensions import find_extensions
 from infobatch.lab.papers.recipe import all_recipes, load
 from infobatch.lab.runs.records import Run
 from infobatch.lab.train.settings import Settings
@@ -40,7 +40,7 @@ OURS = runs(paper(**LAST, method="infobatch", compensate="lr"), 78.8, 78.7, 78.8
 
 
 def test_what_no_cell_asks_for_stands_beside_what_one_does() -> None:
-    (study,) = beyond([*FULL, *RULE, *OURS], ALL)
+    (study,) = find_extensions([*FULL, *RULE, *OURS], ALL)
     assert study.name == "cifar100, resnet18, 200 epochs"
     assert study.comparison == compare([*FULL, *RULE, *OURS])
     assert study.asked["infobatch+lr whole_last"] == ()
@@ -63,12 +63,12 @@ def test_what_no_cell_asks_for_stands_beside_what_one_does() -> None:
     ids=["only what papers ask for", "a setting of no paper", "only ours", "nothing"],
 )
 def test_what_does_not_go_beyond_a_paper_is_left_out(found: list[Run]) -> None:
-    assert beyond(found, ALL) == []
+    assert find_extensions(found, ALL) == []
 
 
 def test_another_rate_stands_in_the_same_setting_and_is_named() -> None:
     faster = runs(paper(lr=0.075, steps=52_200), 78.6, 78.9, 78.9)
-    (study,) = beyond([*FULL, *RULE, *faster], ALL)
+    (study,) = find_extensions([*FULL, *RULE, *faster], ALL)
     assert study.rates == (0.05, 0.075)
     assert study.rule == "infobatch+loss whole_last · lr=0.05"
     rows = {row.label: row for row in study.comparison.rows}
@@ -78,13 +78,13 @@ def test_another_rate_stands_in_the_same_setting_and_is_named() -> None:
 
 def test_data_and_precision_part_settings_and_hardware_does_not() -> None:
     elsewhere = runs(paper(**LAST, method="infobatch", compensate="lr", device="cuda:1", workers=3), 78.8)
-    assert len(beyond([*FULL, *RULE, *elsewhere], ALL)) == 1
+    assert len(find_extensions([*FULL, *RULE, *elsewhere], ALL)) == 1
     coarser = runs(paper(**LAST, method="infobatch", compensate="lr", amp="bf16"), 78.8)
-    assert beyond([*FULL, *RULE, *coarser], ALL) == []
+    assert find_extensions([*FULL, *RULE, *coarser], ALL) == []
 
 
 def test_without_the_paper_s_rule_there_is_none_to_hold_against() -> None:
-    (study,) = beyond([*FULL, *OURS], ALL)
+    (study,) = find_extensions([*FULL, *OURS], ALL)
     assert (study.rule, study.to_rule) == ("", {})
 
 
@@ -92,5 +92,5 @@ def test_settings_come_in_the_order_of_the_recipes() -> None:
     cell = load("table7").cells[0]
     assert cell.settings is not None
     other = runs(cell.settings, 95.0) + runs(cell.settings.but(method="rising:ratio=0.3"), 95.1)
-    names = [study.comparison.rows[0].runs[0] for study in beyond([*other, *FULL, *OURS], ALL)]
+    names = [study.comparison.rows[0].runs[0] for study in find_extensions([*other, *FULL, *OURS], ALL)]
     assert names == [FULL[0].name, other[0].name]

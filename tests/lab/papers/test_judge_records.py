@@ -30,7 +30,7 @@ def test_measured_rows_count_by_order_and_magnitude() -> None:
     assert row(found, "numpy sort, 14M").status == "not run"
     found = outcome(recipe, measurements=[timed(sort=12.0)])
     assert row(found, "numpy sort, 1.28M").status == "not reproduced"
-    assert "the other way round" in row(found, "numpy sort, 1.28M").why
+    assert "the order is reversed" in row(found, "numpy sort, 1.28M").why
     assert row(found, "gpu sort, 1.28M").status == "not reproduced"
     found = outcome(recipe, measurements=[timed(sort=13.0 * 96)])
     assert row(found, "numpy sort, 1.28M").status == "not reproduced"
@@ -51,10 +51,10 @@ def test_measuring(tmp_path: Path) -> None:
     recipe = load("figure5")
     made = measure(recipe)
     assert {each.status for each in outcome(recipe, measurements=[made]).rows} == {"consistent"}
-    with pytest.raises(InputError, match="It is trained"):
+    with pytest.raises(InputError, match="is trained"):
         measure(load("table4"))
     for name in ("infobatch.lab.papers.microbench:nothing", "os:system", "..x:y", ":", "nowhere"):
-        with pytest.raises(InputError, match=r"measure as MODULE:FUNCTION, of \(quick, tick\), in figure5"):
+        with pytest.raises(InputError, match=r"MODULE:FUNCTION .* in figure5"):
             measure(replace(recipe, measure=name))
 
 

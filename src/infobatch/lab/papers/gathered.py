@@ -1,4 +1,4 @@
-"""Finished runs and measurements, made or read back: what recipes are held against."""
+"""Collect the evidence for recipes: finished runs and measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .recipe import Recipe, essence, folder
 
 @dataclass(frozen=True)
 class Measurement:
-    """Rows that were measured and not trained. They serve every recipe that names the same function."""
+    """Rows that were measured instead of trained; they serve every recipe that names the same function."""
 
     measure: str
     rows: dict[str, float]
@@ -28,31 +28,45 @@ class Measurement:
     time: str = ""
     quick: bool = False
     file: Path | None = field(default=None, compare=False)
-    """Where it was read from, if it was."""
+    """The file it was read from, if any."""
 
     def plain(self) -> dict[str, Any]:
+        """Return the measurement as values that JSON can hold."""
         rows = {name: float(f"{value:.4g}") for name, value in self.rows.items()}
         about = {"measure": self.measure, "time": self.time, "quick": self.quick, "environment": self.environment}
         return {"kind": "measure", "format": records.FORMAT, **about, "rows": rows}
 
 
 def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | None = None) -> Measurement:
-    """Make the recipe's measurement, here and now."""
-    from . import microbench as measures
+    """Make the recipe's measurement on this machine.
+
+    Args:
+        recipe: A recipe with ``measure``.
+        quick: Measure less.
+        tick: Called with a line of text as the work proceeds.
+
+    Raises:
+        InputError: If the recipe has no such function.
+    """
+    from . import microbench
 
     if not recipe.measure:
-        raise InputError(message("a recipe that is measured", recipe.name, "It is trained: see runs."))
+        raise InputError(message("a recipe with a measurement", recipe.name, "This one is trained: see `runs`."))
     where, _, name = recipe.measure.partition(":")
-    given = {"quick": quick, "tick": tick or measures.silent}
+    given = {"quick": quick, "tick": tick or microbench.silent}
     try:
         function = getattr(importlib.import_module(where), name)
         inspect.signature(function).bind(**given)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        expected = f"measure as MODULE:FUNCTION, of (quick, tick), in {recipe.name}"
-        raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Mend it.")) from error
-    environment = measures.environment()
+        expected = f"measure as MODULE:FUNCTION with arguments (quick, tick) in {recipe.name}"
+        raise InputError(message(expected, f"{recipe.measure!r} ({error})", "Fix the recipe.")) from error
+    environment = microbench.environment()
     rows = function(**given)
     return Measurement(recipe.measure, rows, environment, records.now(), quick)
+
+
+FORMER_MODULES = {"infobatch.lab.measures": "infobatch.lab.papers.microbench"}
+"""Where older records say their function was."""
 
 
 # ---- evidence --------------------------------------------------------------------------------------------
@@ -60,16 +74,16 @@ def measure(recipe: Recipe, quick: bool = False, tick: Callable[[str], None] | N
 
 @dataclass(frozen=True)
 class Evidence:
-    """Finished runs and measurements: what outcomes are made of."""
+    """Finished runs and measurements: what outcomes are based on."""
 
     runs: tuple[Run, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """What could not be read, and why."""
+    """Files that could not be read, and why."""
 
 
 def evidence(*roots: Path | str) -> Evidence:
-    """Read the records kept in a checkout and those below ``roots``; a damaged file is named and the rest counts."""
+    """Read the records of the checkout (research/records) and those below ``roots``; damaged files are listed."""
     kept = sorted((folder().parent / "research" / "records").rglob("*.jsonl"))
     own = [path for root in roots for path in sorted(Path(root).rglob("*.jsonl"))]
     found: list[Run] = []
@@ -80,7 +94,7 @@ def evidence(*roots: Path | str) -> Evidence:
             if records.holds_runs(path):
                 done = [run for run in records.read_file(path) if run.end is not None]
                 for run in done:
-                    essence(run.settings)  # a record with settings of another version is found out here
+                    essence(run.settings)  # raises for settings of another version
                 found += done
             elif not path.is_dir() and records.kind_of(path) == "measure":
                 measured += list(_measurements(path))
@@ -94,10 +108,10 @@ def _measurements(path: Path) -> Iterator[Measurement]:
         try:
             fact = json.loads(line)
             rows = {str(name): float(value) for name, value in fact["rows"].items()}
-            yield Measurement(
-                fact["measure"], rows, dict(fact["environment"]), str(fact["time"]), fact["quick"], path
-            )
+            module, colon, function = fact["measure"].partition(":")
+            name = FORMER_MODULES.get(module, module) + colon + function
+            yield Measurement(name, rows, dict(fact["environment"]), str(fact["time"]), fact["quick"], path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
-                message("a measurement", f"{path}, whose line {number} is none ({error})", "Nothing was changed.")
+                message("a measurement", f"{path}, whose line {number} is not one ({error})", "Nothing was changed.")
             ) from error

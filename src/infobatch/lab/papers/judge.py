@@ -1,9 +1,9 @@
-"""What came of a recipe: each cell beside what was measured here, and whether that is the paper's.
+"""Judge a recipe: each cell next to what was measured here, and whether the two agree.
 
     found = outcome(load("table4"), finished, quick=True)
     print(found.summary)
 
-The interval of the mean decides, or that of the paired differences where a cell is held against another. A quick run
+The interval of the mean decides, or that of the paired differences if a cell is compared with another. A quick run
 decides nothing.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from ..compare.verdicts import of_differences
 from ..runs.fields import device_of
 from ..runs.records import Run
-from ..train.settings import Settings
+from ..train.settings import Settings, without_whole_last
 from .gathered import Evidence, Measurement
 from .quantities import VALUES
 from .recipe import Cell, Recipe, all_recipes, essence
@@ -31,53 +31,54 @@ Status = Literal[
 ]  # fmt: skip
 
 LEVEL = 0.9
-"""Of the interval that decides: all of it within the tolerance shows, at 5 %, that ours is the paper's."""
+"""The level of the deciding interval: if it lies within the tolerance, the two are equal, tested at 5 %."""
 
 
-# ---- what is told ----------------------------------------------------------------------------------------
+# ---- outcomes --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """A cell beside what was measured here."""
+    """A cell next to what was measured here."""
 
     cell: Cell
     status: Status
     why: str = ""
-    """In plain words, where the status leaves a question."""
+    """The reason, if the status needs one."""
     ours: float | None = None
     std: float | None = None
     n: int = 0
     saved: float | None = None
     """What our runs saved, in percent."""
     compared: float | None = None
-    """Our difference (or ratio) to the cell it is held against."""
+    """Our difference (or ratio) to the cell it is compared with."""
     low: float | None = None
-    """The ends of the interval that decides: of ``compared``, or of ``ours`` where it is held against none."""
+    """The ends of the deciding interval: of ``compared``, or of ``ours`` if it is compared with no cell."""
     high: float | None = None
     wanted: float | None = None
-    """The paper's."""
+    """The paper's difference (or ratio)."""
     where: tuple[str, ...] = ()
     when: str = ""
     records: tuple[Path, ...] = ()
-    """The files that our numbers are from."""
+    """The files that hold our numbers."""
 
     @property
     def text(self) -> str:
+        """The status in words."""
         return f"waits for {self.cell.waits}" if self.status == "waits" else self.status
 
     def plain(self) -> dict[str, Any]:
         cell = self.cell
-        told = {"cell": cell.name, "paper": cell.paper, "spread": cell.spread, "paper_saved": cell.saved}
-        told |= {"expect": cell.expect, "unit": cell.unit, "against": cell.against, "waits": cell.waits}
+        described = {"cell": cell.name, "paper": cell.paper, "spread": cell.spread, "paper_saved": cell.saved}
+        described |= {"expect": cell.expect, "unit": cell.unit, "against": cell.against, "waits": cell.waits}
         own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "cell"}
         lists = {"where": list(self.where), "records": list(map(str, self.records))}
-        return {**told, **own, **lists, "note": cell.note}
+        return {**described, **own, **lists, "note": cell.note}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a recipe."""
+    """The outcome of a recipe."""
 
     recipe: Recipe
     quick: bool
@@ -85,27 +86,28 @@ class Outcome:
 
     @property
     def stand_in(self) -> str:
-        """What was trained instead, where this is the quick version; to be shown wherever its numbers are."""
+        """What was trained instead, in a quick version; to be shown with its numbers."""
         return self.recipe.stand_in if self.quick else ""
 
     @property
     def where(self) -> tuple[str, ...]:
+        """The hardware of the runs."""
         return tuple(dict.fromkeys(place for row in self.rows for place in row.where))
 
     @property
     def when(self) -> str:
-        """The latest."""
+        """The time of the latest run."""
         return max((row.when for row in self.rows), default="")
 
     @property
     def summary(self) -> str:
-        """As "3 reproduced, 1 not reproduced, 2 wait"."""
+        """For example "3 reproduced, 1 not reproduced, 2 wait"."""
         counts = Counter(row.status for row in self.rows)
         waiting = counts.pop("waits", 0)
-        told = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
+        described = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
         if waiting:
-            told.append(f"{waiting} {'wait' if waiting > 1 else 'waits'}")
-        return ", ".join(told)
+            described.append(f"{waiting} {'wait' if waiting > 1 else 'waits'}")
+        return ", ".join(described)
 
     def plain(self) -> dict[str, Any]:
         recipe = self.recipe
@@ -123,7 +125,7 @@ class Outcome:
 # ---- judging ---------------------------------------------------------------------------------------------
 
 _Runs = dict[Settings, dict[int, Run]]
-"""By settings without what may differ, and by seed."""
+"""By ``essence`` of the settings, and by seed."""
 
 
 def outcome(
@@ -132,7 +134,14 @@ def outcome(
     measurements: Iterable[Measurement] = (),
     quick: bool = False,
 ) -> Outcome:
-    """Compare what was measured with the paper, cell by cell. Runs of other settings are passed over."""
+    """Compare measured numbers with the paper, cell by cell.
+
+    Args:
+        recipe: The recipe.
+        runs: Recorded runs; those with other settings are ignored.
+        measurements: Recorded measurements; those of other functions are ignored.
+        quick: Judge the quick version.
+    """
     return _outcome(recipe, _by_settings(runs), measurements, quick)
 
 
@@ -141,7 +150,7 @@ def _by_settings(runs: Iterable[Run]) -> _Runs:
     for run in runs:
         if run.end is not None:
             same = found.setdefault(essence(run.settings), {})
-            same[run.settings.seed] = run  # the last one of a seed counts
+            same[run.settings.seed] = run  # the last run of a seed counts
     return found
 
 
@@ -153,7 +162,7 @@ def _outcome(recipe: Recipe, runs: _Runs, measurements: Iterable[Measurement], q
 
 @dataclass(frozen=True)
 class _Found:
-    """The evidence, ready to be asked by cell."""
+    """The evidence, arranged by cell."""
 
     recipe: Recipe
     quick: bool
@@ -162,10 +171,13 @@ class _Found:
 
     def of(self, cell: Cell) -> dict[int, Run]:
         settings = cell.quick if self.quick else cell.settings
-        return {} if settings is None else self.runs.get(essence(settings), {})
+        if settings is None:
+            return {}
+        current = settings.but(ideas=without_whole_last(settings.ideas))  # older records may have ideas=whole_last
+        return {**self.runs.get(essence(settings), {}), **self.runs.get(essence(current), {})}
 
     def values(self, cell: Cell) -> dict[int, float]:
-        """By seed."""
+        """Return the cell's number per seed."""
         numbers = {seed: VALUES[cell.of](run) for seed, run in self.of(cell).items()}
         return {seed: value for seed, value in numbers.items() if value is not None}
 
@@ -173,7 +185,7 @@ class _Found:
         return self.recipe.cell(cell.against) if cell.against else None
 
     def records(self, cell: Cell) -> tuple[Path, ...]:
-        """The files of its runs, then of those it is held against."""
+        """Return the files of its runs, then of those it is compared with."""
         other = self.against(cell)
         both = [*self.of(cell).values(), *(self.of(other).values() if other else ())]
         return tuple(dict.fromkeys(run.file for run in both if run.file is not None))
@@ -188,7 +200,7 @@ def _judge(cell: Cell, found: _Found) -> CellOutcome:
 
 
 def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
-    """By the last measurement that has the row, and the row it is held against."""
+    """Judge by the latest measurement with the row, and the row it is compared with."""
     other = found.against(cell)
     rows = {cell.row, other.row} if other else {cell.row}
     last = next((each for each in reversed(found.measured) if rows <= each.rows.keys()), None)
@@ -213,7 +225,7 @@ def _judge_measured(cell: Cell, found: _Found) -> CellOutcome:
 def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     values, used = found.values(cell), found.of(cell)
     lost = len(used) - len(values) if cell.of == "metric" else 0
-    if lost and not found.quick:  # a verdict from the others would hide just the runs that went wrong
+    if lost and not found.quick:  # a verdict based on the others would hide exactly the runs that went wrong
         why = f"{lost} of {len(used)} runs ended without a finite metric"
         return CellOutcome(cell, "not reproduced", why, records=found.records(cell))
     if not values:
@@ -234,7 +246,7 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
     if other is not None:
         partners = found.values(other)
         if not partners:
-            return replace(about, status="undecided", why=f"{other.name}, which it is held against, was not run")
+            return replace(about, status="undecided", why=f"{other.name}, which it is compared with, was not run")
         values = {seed: value for seed, value in values.items() if seed in partners}
         if cell.compare == "factor" and any(not partners[seed] for seed in values):
             return replace(about, status="stand-in" if found.quick else "undecided", why=_without_ratio(other))
@@ -252,7 +264,7 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
 
 
 def _without_ratio(other: Cell) -> str:
-    return f"{other.name} is 0 here, and so there is no ratio"
+    return f"{other.name} is 0 here, so there is no ratio"
 
 
 def _apart(cell: Cell, value: float, partner: float) -> float:
@@ -272,18 +284,18 @@ def _by_factor(about: CellOutcome, cell: Cell, other: Cell | None, compared: flo
     if math.isinf(cell.tolerance):
         return replace(about, why=text)
     if other and (compared > 1) != (wanted > 1):
-        return replace(about, status="not reproduced", why=f"{text}, and the order is the other way round")
+        return replace(about, status="not reproduced", why=f"{text}, and the order is reversed")
     return replace(about, status="reproduced" if off <= cell.tolerance else "not reproduced", why=text)
 
 
 def _by_side(about: CellOutcome, cell: Cell, compared: float) -> CellOutcome:
-    """Of ratios there is less and more alone."""
+    """Judge a ratio that should be below or above 1."""
     good = compared < 1 if cell.expect == "less" else compared > 1
     return replace(about, status="reproduced" if good else "not reproduced", why=f"ratio {compared:.3g}")
 
 
 def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[float]) -> CellOutcome:
-    """The interval of the mean (of the paired differences, where there is another cell) against the tolerance."""
+    """Compare the interval of the mean, or of the paired differences, with the tolerance."""
     middle, std, low, high = of_differences(values, LEVEL)
     about = replace(about, compared=middle if other else None, low=low, high=high)
     if cell.target is None and cell.expect is None:
@@ -293,9 +305,11 @@ def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[
         wanted = cell.target - (other.target or 0.0) if other else cell.target
         about = replace(about, wanted=wanted if other else None)
     if std is None:
-        return replace(about, status="too few seeds", why="one seed proves nothing")
+        return replace(about, status="too few seeds", why="one seed decides nothing")
     if low is None or high is None:
-        return replace(about, status="undecided", why=f"all {len(values)} seeds alike, so no spread to judge by")
+        return replace(
+            about, status="undecided", why=f"all {len(values)} seeds are equal, so there is no spread to judge by"
+        )
     status = _decide(low - wanted, high - wanted, edges(cell))
     what = f"difference to {other.name}" if other else "value"
     why = f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
@@ -303,7 +317,7 @@ def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[
 
 
 def edges(cell: Cell) -> tuple[float, float]:
-    """How far below what is wanted, and how far above it, an interval in points may reach."""
+    """Return how far below and above the target an interval in points may reach."""
     relation = cell.expect if isinstance(cell.expect, str) else "same"
     return {
         "same": (-cell.tolerance, cell.tolerance),
@@ -314,7 +328,7 @@ def edges(cell: Cell) -> tuple[float, float]:
 
 
 def _decide(low: float, high: float, within: tuple[float, float]) -> Status:
-    """``low`` and ``high`` bound the distance from what is wanted; where they reach to both sides it stays open."""
+    """Decide by an interval around the target; one that crosses the tolerance leaves it undecided."""
     bottom, top = within
     if bottom <= low and high <= top:
         return "reproduced"
@@ -322,7 +336,7 @@ def _decide(low: float, high: float, within: tuple[float, float]) -> Status:
 
 
 def _and_saved(judged: CellOutcome, tolerance: float) -> CellOutcome:
-    """A cell that prints a saving stands or falls with it too."""
+    """Also require the saving that a cell prints."""
     wanted, ours = judged.cell.saved, judged.saved
     if wanted is None or ours is None or abs(ours - wanted) <= tolerance:
         return judged
@@ -344,7 +358,7 @@ def _machine(measurement: Measurement, row: str) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """One recipe of the list: what came of it here, and of its quick version."""
+    """One recipe of the list: its outcome here, and that of its quick version."""
 
     recipe: Recipe
     outcome: Outcome
@@ -366,7 +380,7 @@ class Listed:
 
 
 def listing(known: Evidence) -> list[Listed]:
-    """Every recipe with what came of it, by what is known."""
+    """Judge every recipe by the evidence."""
     runs = _by_settings(known.runs)
     return [
         Listed(recipe, *(_outcome(recipe, runs, known.measurements, quick) for quick in (False, True)))

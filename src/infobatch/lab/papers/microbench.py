@@ -1,7 +1,7 @@
-"""Measurements that need no training: what sorting and planning cost, what pruning costs, the learning rate's curve.
+"""Measure what needs no training: the cost of sorting, planning and pruning, and the learning-rate curve.
 
-Each function returns numbers by the name of their row; a recipe names the function in ``measure`` and the row in its
-cells. ``tick`` is called with a line of text as the work goes on.
+Each function returns numbers by row name; a recipe names the function in ``measure`` and the rows in its cells.
+``tick`` is called with a line of text as the work proceeds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 
 from ... import methods
 from ...dataset import Pruned
-from ...epoch.scores import ScoreBook
+from ...epoch.scores import ScoreTable
 from ...loader import DataLoader
 from ...methods.when import Moment
-from ..train.rate_curve import rate_table
+from ..train.optimizers import rate_table
 from ..train.settings import Settings
 
 Rows = dict[str, float]
@@ -37,14 +37,15 @@ PERCENT = 20  # the papers' quantile
 
 
 def silent(text: str) -> None:
+    """Ignore progress."""
     del text
 
 
 def operations(quick: bool = False, tick: Tick = silent) -> Rows:
-    """Milliseconds of sort, percentile and mean, and of a whole plan, by "LIBRARY OPERATION, SIZE".
+    """Measure milliseconds of sort, percentile, mean and a complete plan, by "LIBRARY OPERATION, SIZE".
 
-    On one CPU thread, since numpy has no more, and in time of that thread, so that a busy machine does not count.
-    ``quick`` measures the smaller size alone, and fewer times. Rows of a GPU are there where a GPU is.
+    Uses one CPU thread, as numpy does, and its CPU time, so that a busy machine does not matter. ``quick`` measures
+    only the smaller size, and fewer times. There are rows for the GPU if there is one.
     """
     sizes = {"1.28M": SIZES["1.28M"]} if quick else SIZES
     rounds = FEW if quick else ROUNDS
@@ -54,33 +55,36 @@ def operations(quick: bool = False, tick: Tick = silent) -> Rows:
         scores = torch.empty(size).log_normal_(generator=torch.Generator().manual_seed(0))
         works = {**_numpy(scores), **_torch("torch", scores)}
         with one_thread():
-            took_here = in_turns(works, rounds, process_time)
-        rows |= {f"{what}, {name}": 1e3 * took for what, took in took_here.items()}
+            cpu_seconds = in_turns(works, rounds, process_time)
+        rows |= {f"{what}, {name}": 1e3 * took for what, took in cpu_seconds.items()}
         if torch.cuda.is_available():
             tick(f"{name} scores on the GPU")
-            took_there = in_turns(_torch("gpu", scores.cuda()), rounds, perf_counter, torch.cuda.synchronize)
-            rows |= {f"{what}, {name}": 1e3 * took for what, took in took_there.items()}
+            gpu_seconds = in_turns(_torch("gpu", scores.cuda()), rounds, perf_counter, torch.cuda.synchronize)
+            rows |= {f"{what}, {name}": 1e3 * took for what, took in gpu_seconds.items()}
     return rows
 
 
 def overhead(quick: bool = False, tick: Tick = silent) -> Rows:
-    """What pruning itself costs in a run over as many samples as ImageNet-1K: planning and ``update``, on one thread.
+    """Measure what pruning itself costs for as many samples as ImageNet-1K: plans and ``update``, on one thread.
 
-    The median of a few epochs, times the number of epochs: "90 epochs, s", "90 epochs, h" and the same for 200. Rows
-    that begin with "UCB" are of its sort in every epoch, at about the same saving.
+    Returns the median of a few epochs times the number of epochs: "90 epochs, s", "90 epochs, h" and the same for 200.
+    Rows that begin with "UCB" are for that method, which sorts in every epoch, at about the same saving.
     """
     size = IMAGENET // 10 if quick else IMAGENET
     epochs = FEW if quick else 7
     rows: Rows = {}
     for name, method in {"": methods.infobatch(), "UCB, ": methods.ucb(every=1)}.items():
-        an_epoch = _an_epoch(method, size, epochs, tick) * (IMAGENET / size)
+        epoch_seconds = _time_epoch(method, size, epochs, tick) * (IMAGENET / size)
         for run in (90, 200):
-            rows |= {f"{name}{run} epochs, s": run * an_epoch, f"{name}{run} epochs, h": run * an_epoch / 3600}
+            rows |= {
+                f"{name}{run} epochs, s": run * epoch_seconds,
+                f"{name}{run} epochs, h": run * epoch_seconds / 3600,
+            }
     return rows
 
 
-def _an_epoch(method: methods.Method, size: int, epochs: int, tick: Tick, batch: int = 1024) -> float:
-    """Seconds of planning and scoring in a pruned epoch. Each begins with the merging of the last one's losses."""
+def _time_epoch(method: methods.Method, size: int, epochs: int, tick: Tick, batch: int = 1024) -> float:
+    """Return the seconds for plan and updates of a pruned epoch, including the merge of the previous losses."""
     train_data = Pruned(range(size), method, 100)
     generator = torch.Generator().manual_seed(0)
     took = []
@@ -100,7 +104,7 @@ def _an_epoch(method: methods.Method, size: int, epochs: int, tick: Tick, batch:
 
 
 def onecycle(quick: bool = False, tick: Tick = silent) -> Rows:
-    """The lab's OneCycle schedule: where it starts, when it is highest, where it ends."""
+    """Return where the lab's OneCycle schedule starts, when it peaks and where it ends."""
     del quick, tick
     steps = 10_000
     rates = rate_table(Settings(lr=1.0, schedule="onecycle"), steps)
@@ -108,7 +112,7 @@ def onecycle(quick: bool = False, tick: Tick = silent) -> Rows:
 
 
 def environment() -> dict[str, Any]:
-    """Where a measurement was made. No names of hosts or people."""
+    """Describe where a measurement was made, without names of hosts or people."""
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -122,6 +126,7 @@ def environment() -> dict[str, Any]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
+    """Limit torch to one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -133,7 +138,7 @@ def one_thread() -> Iterator[None]:
 def in_turns(
     works: dict[str, Work], rounds: int, clock: Callable[[], float], wait: Callable[[], object] = lambda: None
 ) -> Rows:
-    """The median seconds of each, taken in turns so that a slow spell hits all alike; one round first to warm up."""
+    """Return the median seconds of each, measured in turns so that a slow phase affects all; one round warms up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():
@@ -169,13 +174,14 @@ def _torch(library: str, scores: torch.Tensor) -> dict[str, Work]:
 
 
 def _plan(scores: torch.Tensor, method: methods.Method) -> Work:
-    book = ScoreBook(len(scores), scores.device)
-    book.load(scores, len(scores))
+    book = ScoreTable(len(scores), scores.device)
+    book.scores.copy_(scores)
+    book.planned = len(scores)
     return lambda: book.begin(method.draw(book, Moment(1, 100), 0))
 
 
 def processor() -> str:
-    """The processor's model where the system tells it, else its family."""
+    """Return the model of the processor if the system reports it, otherwise its family."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The numbers of a run that a cell of a recipe may be about."""
+"""Numbers of a run that a cell of a recipe may refer to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _number(*path: str, scale: float = 1.0) -> Callable[[Run], float | None]:
 
 
 def _distance(which: str) -> Callable[[Run], float | None]:
-    """How far a histogram of losses is from that of all samples: half the summed difference of their shares."""
+    """Return how far a histogram of losses is from that of all samples: half the summed difference of their shares."""
 
     def of(run: Run) -> float | None:
         found = []
@@ -38,19 +38,19 @@ def _distance(which: str) -> Callable[[Run], float | None]:
 
 
 def _pruned(first: float, last: float) -> Callable[[Run], float | None]:
-    """The mean saving of the epochs between two shares of a run, in percent."""
+    """Return the mean saving of the epochs between two shares of a run, in percent."""
 
     def of(run: Run) -> float | None:
         total = len(run.epochs)
-        told = [number(epoch.get("saved")) for at, epoch in enumerate(run.epochs) if first <= at / total < last]
-        found = [share for share in told if share is not None]
+        shares = [number(epoch.get("saved")) for at, epoch in enumerate(run.epochs) if first <= at / total < last]
+        found = [share for share in shares if share is not None]
         return 100 * statistics.fmean(found) if found else None
 
     return of
 
 
 def _counts(value: Any) -> list[float]:
-    """The bars of a histogram; none where any is no number."""
+    """Return the bars of a histogram; empty if one of them is not a number."""
     bars = [number(each) for each in value] if isinstance(value, list) else []
     return [each for each in bars if each is not None] if None not in bars else []
 
@@ -65,4 +65,4 @@ VALUES: dict[str, Callable[[Run], float | None]] = {
     "saved_middle": _pruned(0.4, 0.6),
     "saved_late": _pruned(0.65, 0.85),
 }
-"""The numbers of a run that a cell may be about."""
+"""By the name that a cell gives in ``of``."""

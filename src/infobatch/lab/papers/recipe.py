@@ -1,11 +1,11 @@
-"""Recipes: a table or figure of the papers as a file, with the claim, the paper's values and settings to check them.
+"""Recipes: a table or figure of the papers as a file, with its claim, its values and the settings to check them.
 
     recipe = load("table4")
     for cell, settings in runs(recipe, quick=True):
-        ...                                            # train each; outcomes.py says what came of it
+        ...                                            # train each; judge.py compares the results
 
-A run belongs to a cell because its settings do, so one run serves every recipe that asks for it. A quick run is a
-stand-in: it shows that the recipe works, never that the paper is right.
+A run belongs to a cell if their settings match, so one run serves every recipe that needs it. A quick run is a
+stand-in: it shows that the recipe runs, not that the paper is right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ else:
     try:
         import tomli as tomllib
     except ImportError as error:
-        raise InputError(message("tomli, with Python 3.10", "none", installing("lab"))) from error
+        raise InputError(message("tomli, with Python 3.10", "an environment without it", installing("lab"))) from error
 
 Compare = Literal["points", "factor"]
 INCIDENTAL = frozenset({*COST, "amp", "seed"})
@@ -44,38 +44,39 @@ PROOFS = ("reproduced", "consistent")
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table or figure, and what would produce it."""
+    """One number of a table or figure, and the settings that should produce it."""
 
     name: str
     paper: float | None = None
-    """The paper's value; None where the paper only says how it lies to another."""
+    """The paper's value; None if the paper only relates it to another one."""
     spread: float | None = None
     """The paper's own ±."""
     saved: float | None = None
-    """The saving the paper prints beside it, in percent."""
+    """The saving that the paper prints next to it, in percent."""
     expect: float | str | None = None
-    """Where the paper has no number: one that follows from its text, or how it lies to ``against``."""
+    """If the paper has no number: one that follows from its text, or the relation to ``against``."""
     unit: str = ""
     of: str = "metric"
     """Which number of a run it is: see ``quantities.VALUES``."""
     row: str = ""
-    """Which row of the recipe's measurement it is, where it is measured and not trained."""
+    """The row of the recipe's measurement, if the cell is measured instead of trained."""
     against: str = ""
-    """The cell it is held against: then the difference (or the ratio) counts, not the value."""
+    """The cell it is compared with: then the difference (or the ratio) counts, not the value."""
     compare: Compare = "points"
     tolerance: float = 0.5
-    """In points, or as a factor; infinite where the value is shown and not judged."""
+    """In points, or as a factor; infinite if the value is shown but not judged."""
     settings: Settings | None = None
     quick: Settings | None = None
-    """Its stand-in."""
+    """The settings of its stand-in."""
     waits: str = ""
-    """What must be built before it can run."""
+    """What is missing before it can run."""
     proves: str = "reproduced"
-    """What it is called within the tolerance; "consistent" where agreement says little, as that with a default."""
+    """Its status within the tolerance; "consistent" if agreement says little, for example about a default."""
     note: str = ""
 
     @property
     def target(self) -> float | None:
+        """The number to reach, if there is one."""
         return self.paper if self.paper is not None else self.expect if isinstance(self.expect, float) else None
 
 
@@ -87,13 +88,13 @@ class Recipe:
     title: str
     claim: str
     paper: str
-    """Which: the paper (ICLR 2024), or its earlier version."""
+    """The paper (ICLR 2024), or its earlier version."""
     place: str
     """Table or figure, section."""
     data: str
     hardware: str
     gpu_hours: float
-    """Roughly, for all cells and seeds that can run."""
+    """An estimate for all cells and seeds that can run."""
     seeds: int
     quick_seeds: int
     tolerance_saved: float
@@ -104,22 +105,24 @@ class Recipe:
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """What its cells wait for, each kind once: "static selection" for "static selection: Herding"."""
+        """What its cells wait for, without details: "static selection" for "static selection: Herding"."""
         return tuple(dict.fromkeys(cell.waits.partition(":")[0] for cell in self.cells if cell.waits))
 
     @property
     def runnable(self) -> bool:
+        """True if at least one cell can run."""
         return any(not cell.waits for cell in self.cells)
 
     @property
     def stand_in(self) -> str:
-        """What the quick version trains in place of the recipe's task; empty where nothing is replaced."""
+        """What the quick version trains instead of the recipe's task; empty if nothing is replaced."""
         swapped = dict.fromkeys(
             f"{cell.quick.task} for {cell.settings.task}" for cell in self.cells if cell.quick and cell.settings
         )
         return f"stand-in: {', '.join(swapped)}" if swapped else ""
 
     def cell(self, name: str) -> Cell:
+        """Return a cell by name."""
         for cell in self.cells:
             if cell.name == name:
                 return cell
@@ -132,16 +135,16 @@ class Recipe:
 
 
 def folder() -> Path:
-    """Where the recipes lie: beside the code in an installed package, else in the checkout."""
+    """Return the folder of the recipes: next to the code in an installed package, otherwise in the checkout."""
     here = Path(__file__).resolve()
     for place in (here.parents[2] / "recipes", here.parents[4] / "recipes"):
         if place.is_dir():
             return place
-    raise InputError(message("the recipes' folder", "none beside the package", "Install the package again."))
+    raise InputError(message("the recipes' folder", "none next to the package", "Reinstall the package."))
 
 
 def names() -> list[str]:
-    """All recipes: tables, then figures, then those of the earlier version.
+    """List all recipes: tables, then figures, then those of the earlier version.
 
     >>> names()[:3]
     ['table1', 'table2', 'table3']
@@ -150,7 +153,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Recipe:
-    """A recipe by name, or a file of your own.
+    """Load a recipe by name, or from a file that ends in .toml.
 
     >>> load("table11").cell("numpy sort, 1.28M").paper
     123.4
@@ -163,17 +166,22 @@ def load(name: str) -> Recipe:
 
 
 def all_recipes() -> list[Recipe]:
+    """Load all recipes."""
     return [load(name) for name in names()]
 
 
 def read(path: Path) -> Recipe:
-    """A recipe from a file; what is wrong in it is named."""
+    """Read a recipe from a file.
+
+    Raises:
+        InputError: If there is no such file, or something in it is wrong; the message says where.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(message("a recipe's file", str(path), "There is no such file.")) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise InputError(message("a recipe in TOML", f"{path}: {error}", "Mend the file.")) from error
+        raise InputError(message("a recipe in TOML", f"{path}: {error}", "Fix the file.")) from error
     return _recipe(_Table(table, path.name), path.stem)
 
 
@@ -181,11 +189,11 @@ T = TypeVar("T")
 
 
 class _Table:
-    """A table of the file. Each key is taken once, with its kind; what nobody took is an unknown key."""
+    """A table of the file. Each known key is taken once, with its type; any key left over is unknown."""
 
     def __init__(self, values: Any, where: str) -> None:
         if not isinstance(values, dict):
-            raise InputError(message(f"a table at {where}", repr(values), "recipes/README.md shows one."))
+            raise InputError(message(f"a table at {where}", repr(values), "recipes/README.md shows an example."))
         self.values, self.where = dict(values), where
         self.known: list[str] = []
 
@@ -194,7 +202,7 @@ class _Table:
         value = self.values.pop(key, default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, kind) or isinstance(value, bool) or value != value:  # the last is NaN
+        if not isinstance(value, kind) or isinstance(value, bool) or value != value:  # NaN is not equal to itself
             got = "nothing" if value is None else repr(value)
             raise InputError(message(f"{key} as {kind.__name__} in {self.where}", got, "See recipes/README.md."))
         return value
@@ -216,7 +224,7 @@ class _Table:
 def _recipe(table: _Table, name: str) -> Recipe:
     source, needs, quick = table.table("source"), table.table("needs"), table.table("quick")
     parts = {key: _dict(value, f"{table.where}, parts.{key}") for key, value in table.take("parts", dict, {}).items()}
-    common = _Common(
+    common = _Shared(
         settings=table.take("settings", dict, {}),
         parts=parts,
         quick=quick.take("settings", dict, {}),
@@ -252,8 +260,8 @@ def _recipe(table: _Table, name: str) -> Recipe:
 
 
 @dataclass(frozen=True)
-class _Common:
-    """What a file says once for all its cells."""
+class _Shared:
+    """What a file states once for all its cells."""
 
     settings: dict[str, Any]
     parts: dict[str, dict[str, Any]]
@@ -264,7 +272,7 @@ class _Common:
     tolerance: float
 
 
-def _cell(table: _Table, common: _Common) -> Cell:
+def _cell(table: _Table, common: _Shared) -> Cell:
     name = table.take("name", str)
     table.where = f"{table.where} ({name})"
     own = dict(common.settings)
@@ -316,29 +324,31 @@ def _check(recipe: Recipe, where: str) -> None:
     cells = [cell.name for cell in recipe.cells]
     for name, seeds in (("seeds", recipe.seeds), ("quick.seeds", recipe.quick_seeds)):
         if seeds < 1:
-            raise InputError(message(f"{name} from 1 on in {where}", str(seeds), "Mend the file."))
+            raise InputError(message(f"{name} of at least 1 in {where}", str(seeds), "Fix the file."))
     for cell in recipe.cells:
         at = f"{where}, cell {cell.name}"
         if cells.count(cell.name) > 1:
-            raise InputError(message(f"one cell of each name in {where}", f"two {cell.name}", "Name them apart."))
+            raise InputError(message(f"unique cell names in {where}", f"two cells {cell.name}", "Rename one."))
         if cell.proves not in PROOFS:
-            raise InputError(message(f"proves as one of them in {at}", repr(cell.proves), suggest(cell.proves, PROOFS)))
+            raise InputError(
+                message(f"a known value of proves in {at}", repr(cell.proves), suggest(cell.proves, PROOFS))
+            )
         if cell.row and not recipe.measure:
             raise InputError(message(f"measure in {where}", f"a row in {cell.name}", "Name MODULE:FUNCTION."))
         if cell.settings and cell.of not in VALUES:
-            raise InputError(message(f"a number of a run as of in {at}", repr(cell.of), suggest(cell.of, VALUES)))
+            raise InputError(message(f"a known value of `of` in {at}", repr(cell.of), suggest(cell.of, VALUES)))
         if cell.tolerance <= 0 or (cell.compare == "factor" and cell.target is not None and cell.target <= 0):
             expected = f"a tolerance above 0, and a value above 0 where compare is factor, in {at}"
             got = f"tolerance {cell.tolerance:g}, value {cell.target}"
-            raise InputError(message(expected, got, "Mend the cell."))
+            raise InputError(message(expected, got, "Fix the cell."))
         relations = RELATIONS if cell.compare == "points" else ("less", "more")
         if isinstance(cell.expect, str) and (cell.expect not in relations or not cell.against):
             expected = f"expect as one of {', '.join(relations)}, or a number, and against, in {at}"
-            raise InputError(message(expected, repr(cell.expect), "Mend the cell."))
+            raise InputError(message(expected, repr(cell.expect), "Fix the cell."))
         if cell.against:
             other = recipe.cell(cell.against)
             if cell.target is not None and other.target is None:
-                raise InputError(message(f"a value in {cell.against}", "none", f"{at} is held against it."))
+                raise InputError(message(f"a value in {cell.against}", "none", f"{at} is compared with it."))
 
 
 def _order(name: str) -> tuple[bool, bool, int, str]:
@@ -353,9 +363,9 @@ QUICK_LR = {"sgd": 0.05, "adam": 0.003, "adamw": 0.003, "radam": 0.003, "lars": 
 
 
 def stand_in(settings: Settings, longest: int) -> Settings:
-    """The same method, optimizer and schedule on digits with a small net: seconds on a CPU.
+    """Return the same method, optimizer and schedule on digits with a small net: seconds on a CPU.
 
-    ``longest`` is the length of the recipe's longest run, so that those of other lengths keep their proportion.
+    ``longest`` is the length of the recipe's longest run, so that runs of other lengths keep their proportion.
     """
     return settings.but(
         task="digits",
@@ -378,19 +388,19 @@ def _with_stand_in(cell: Cell, longest: int, changes: Mapping[str, Any], where: 
 
 
 def runs(recipe: Recipe, quick: bool = False, seeds: int = 0, **changes: Any) -> list[tuple[Cell, Settings]]:
-    """What to train, seed by seed so that a run broken off has as many of each cell; each settings once.
+    """List what to train: seed by seed, so that an interrupted recipe has as many runs per cell; no settings twice.
 
-    ``changes`` are such as data, device or amp. Cells whose settings are those of an earlier one are left out.
+    ``changes`` may be settings such as data, device or amp. Cells with the settings of an earlier one are left out.
 
     >>> [settings.seed for _, settings in runs(load("table12"), quick=True, seeds=2)][:4]
     [0, 0, 0, 0]
     """
     if seeds < 0:
-        raise InputError(message("a number of seeds from 1 on", str(seeds), "Leave it out for the recipe's own."))
+        raise InputError(message("at least 1 seed", str(seeds), "Leave it out for the recipe's own number."))
     allowed = [entry.name for entry in fields(Settings) if entry.name in INCIDENTAL - {"seed"}]
     for name in changes:
         if name not in allowed:
-            raise InputError(message("a setting that leaves the recipe what it is", repr(name), suggest(name, allowed)))
+            raise InputError(message("a setting that does not change the recipe", repr(name), suggest(name, allowed)))
     found: dict[Settings, Cell] = {}
     for seed in range(seeds or (recipe.quick_seeds if quick else recipe.seeds)):
         for cell in recipe.cells:
@@ -402,13 +412,13 @@ def runs(recipe: Recipe, quick: bool = False, seeds: int = 0, **changes: Any) ->
 
 @cache
 def essence(settings: Settings) -> Settings:
-    """Settings without what may differ."""
+    """Reset the settings in which a run may differ from its cell."""
     plain: dict[str, Any] = {entry.name: entry.default for entry in fields(Settings) if entry.name in INCIDENTAL}
     return settings.but(**plain)
 
 
 def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False) -> str:
-    """A folder for a run, as "table4-quick/r-18-random-star-seed0".
+    """Name the folder of a run, for example "table4-quick/r-18-random-star-seed0".
 
     >>> recipe = load("table12")
     >>> cell, settings = runs(recipe)[0]
@@ -423,8 +433,8 @@ def run_name(recipe: Recipe, cell: Cell, settings: Settings, quick: bool = False
 
 
 def index() -> str:
-    """The table of all recipes that recipes/README.md shows."""
-    lines = ["| recipe | what | from | cells | wait for | needs |", "|---|---|---|---|---|---|"]
+    """Write the table of all recipes in recipes/README.md."""
+    lines = ["| recipe | title | source | cells | waits for | needs |", "|---|---|---|---|---|---|"]
     for recipe in all_recipes():
         waiting = sum(bool(cell.waits) for cell in recipe.cells)
         count = f"{len(recipe.cells)}" if not waiting else f"{len(recipe.cells)}, {waiting} wait"
