@@ -19,9 +19,7 @@ SIZE, BATCH, EPOCHS = 64, 4, 4
 
 def make(workers: int, **options: Any) -> tuple[infobatch.InfoBatch, Any]:
     train = infobatch.InfoBatch(TensorDataset(torch.arange(SIZE)), EPOCHS, delta=1.0, seed=1)
-    loader = stateful.StatefulDataLoader(
-        train, batch_size=BATCH, sampler=train.sampler, num_workers=workers, **options
-    )
+    loader = stateful.StatefulDataLoader(train, batch_size=BATCH, sampler=train.sampler, num_workers=workers, **options)
     return train, loader
 
 

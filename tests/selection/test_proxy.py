@@ -305,21 +305,26 @@ class Stream(IterableDataset[Any]):
         (mlp, blobs(), {"early": 3, "epochs": 2}, "early of at most 2"),
         (mlp, blobs(), {"early": 0.0}, "early as an? "),
         (mlp, blobs(), {"layer": "fc"}, "Linear layers here: 0, 3"),
-        (mlp(), blobs(), {"runs": 2}, "a function that makes a model"),
+        (mlp(), blobs(), {"runs": 2}, "a function that returns a model"),
         ("net", blobs(), {}, "a model, or a function"),
-        (lambda: 3, blobs(), {}, "makes int"),
+        (lambda: 3, blobs(), {}, "returns int"),
         (nn.Flatten(), blobs(), {"epochs": 0}, "a linear layer"),
         (Wrapped(lambda z: {"logits": z}), blobs(), {}, "got dict"),
         (Wrapped(lambda z: z[:, :, None]), blobs(), {}, r"shape \[2, 3, 1\]"),
-        (nn.Linear(D, K).requires_grad_(False), blobs(), {}, "weights to train"),
-        (nn.Linear(D, K).requires_grad_(False), blobs(), {"epochs": 0, "exact": True}, "train, .*Leave exact out"),
+        (nn.Linear(D, K).requires_grad_(False), blobs(), {}, "trainable weights"),
+        (
+            nn.Linear(D, K).requires_grad_(False),
+            blobs(),
+            {"epochs": 0, "exact": True},
+            "trainable weights, .*Leave exact out",
+        ),
         (mlp, Stream(), {}, "IterableDataset"),
         (mlp, TensorDataset(torch.ones(0, D), torch.ones(0).long()), {}, "empty"),
         (mlp, TensorDataset(torch.ones(4, D)), {}, "label"),
         (mlp, TensorDataset(torch.ones(4, D), torch.arange(4)), {}, "labels from 0 to 2; got 0 to 3"),
         (mlp, TensorDataset(torch.ones(4, D), torch.arange(4) - 1), {}, "got -1 to 2"),
-        (mlp, TensorDataset(torch.ones(4, D), torch.ones(4)), {}, "whole number a sample"),
-        (mlp, TensorDataset(torch.ones(4, D), torch.ones(4, 1).long()), {}, "whole number a sample"),
+        (mlp, TensorDataset(torch.ones(4, D), torch.ones(4)), {}, "integer label per sample"),
+        (mlp, TensorDataset(torch.ones(4, D), torch.ones(4, 1).long()), {}, "integer label per sample"),
         (mlp, [{"x": torch.ones(D), "y": 1}], {}, "got dict"),
         (mlp, TensorDataset(torch.ones(4, D) * 1e30, torch.arange(4) % K), {"lr": 1e9, "epochs": 3}, "Lower lr"),
         (mlp, blobs(), {"validation": TensorDataset(torch.ones(4, D), torch.arange(4))}, "labels from 0 to 2"),
@@ -358,7 +363,7 @@ def test_double_precision_is_as_good(exact: bool) -> None:
     assert all(table.dtype != torch.float64 for table in double.tables().values())
 
 
-@pytest.mark.parametrize(("epochs", "words"), [(0, "finite features"), (1, "a proxy that learns")])
+@pytest.mark.parametrize(("epochs", "words"), [(0, "finite features"), (1, "a proxy with finite losses")])
 def test_broken_inputs_are_called_so(epochs: int, words: str) -> None:
     data = TensorDataset(torch.full((6, D), torch.nan), torch.arange(6) % K)
     with pytest.raises(InputError, match=words):

@@ -15,7 +15,7 @@ from ..dataset import Pruned
 from ..errors import InputError, message
 from ..ranks.exchange import find
 
-CHANNEL = "came."
+CHANNEL = "channels."
 """Prefix of the tensors that hold what ``update`` received besides the loss."""
 MEMORY = "memory."
 """Prefix of the tensors that a method remembers per sample."""
@@ -33,13 +33,10 @@ class Sharded:
     Raises:
         InputError: If the scores are sharded over the ranks already.
 
-    Example:
-        >>> import tempfile, torch, infobatch
-        >>> import torch.distributed.checkpoint as dcp
-        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder, no_dist=True)
-        ...     dcp.load({"data": Sharded(train_data)}, checkpoint_id=folder, no_dist=True)
+    Example::
+
+        dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder)
+        dcp.load({"data": Sharded(train_data)}, checkpoint_id=folder)
     """
 
     def __init__(self, train_data: Pruned) -> None:
@@ -69,7 +66,7 @@ class Sharded:
             tables[MEMORY + name] = column
         for name in self.train_data.method.channels:
             nothing = torch.full((size,), torch.nan, dtype=torch.float32)
-            tables[CHANNEL + name] = running["came"][name] if running else nothing
+            tables[CHANNEL + name] = running["channels"][name] if running else nothing
         order = torch.full((size,), -1)
         kept = running.get("indices", order[:0])
         order[: kept.numel()] = kept
@@ -92,7 +89,7 @@ class Sharded:
         if facts["done"]:
             indices = tables["order"][tables["order"] >= 0]
             epoch_tables = {name: tables.get(name) for name in ("table", "fresh", "chosen")}
-            running = {"indices": indices, "came": channels, **epoch_tables}
+            running = {"indices": indices, "channels": channels, **epoch_tables}
         loaded = {**facts, "scores": tables["scores"], "memory": memory, "running": running}
         self.train_data.load_state_dict(loaded)
 

@@ -266,9 +266,7 @@ class Pruning(pl.Callback):
             if isinstance(config.scheduler, Paced):
                 self._check_steps(trainer, config, loader)
             elif config.interval == "step" and not config.reduce_on_plateau:
-                warn(
-                    "pruned epochs have fewer steps, so this scheduler will not reach its end: wrap it in infobatch.pace"
-                )
+                warn("pruned epochs have fewer steps, so this scheduler will not reach its end: use infobatch.pace")
 
     def _check_steps(self, trainer: pl.Trainer, config: Any, loader: DataLoader) -> None:
         accumulation = {batches_per_step(trainer, epoch) for epoch in range(self.train_data.num_epochs)}

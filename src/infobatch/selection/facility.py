@@ -2,15 +2,14 @@
 
     f(S) = sum over all i of the largest s_ij, j in S
 
-Each step takes the j that adds most to f. Whatever a step changes, it changes through the samples alone that the new
-pick serves better than any pick before, about N/t at step t. So all gains are kept up to date: in blocks of
-similarities while t is small; and once a sample prefers few others to its pick, from those pairs, written down once,
-``room`` a sample at most. All in all that is as much work as all N x N similarities, about log(N / room) + 1 times.
-Working out old gains only when they matter (lazy greedy: Minoux, 1978) was tried: here it took twice as long.
+Each step picks the j that adds most to f. A new pick changes gains only through the samples that are more similar to it
+than to any earlier pick, about N/t of them at step t. So all gains are kept up to date: from blocks of similarities
+while t is small, and from stored pairs as soon as each sample has at most ``room`` samples (on average) that are more
+similar to it than its pick. In total this computes all N x N similarities about log(N / room) + 1 times. Lazy
+greedy (Minoux, 1978), which updates a gain only when it matters, took twice as long here.
 
-Of several with the same gain the first is taken: callers shuffle. Two samples that serve nobody but each other have
-the same gain always, and rounding must not be what decides between them; so gains are the same when they differ by
-less than rounding might.
+Of equal gains the first is picked: callers shuffle the samples. Two samples that are similar only to each other always
+have the same gain, and rounding must not decide between them, so gains within rounding error count as equal.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ from torch import Tensor
 
 Rows = Tensor | slice
 Similarity = Callable[[Rows, Rows], Tensor]
-"""s of these samples (rows) and those (columns), in a tensor of its own. The order of two samples does not matter."""
+"""(rows, columns) -> a new tensor of their similarities. It must be symmetric."""
 
 ALL = slice(None)
 ROOM = 1024
-"""Pairs written down for a sample."""
+"""Pairs stored per sample."""
 BLOCK = 1 << 23
 """Similarities held at once."""
 AHEAD = 64
-"""Candidates looked at together."""
+"""Candidates evaluated together."""
 PICKED = -(1 << 62)
-"""The gain of those who are picked, in whole numbers."""
+"""The gain of picked samples, in integers."""
 
 
 @dataclass(frozen=True)
 class Cover:
-    """The picks in order, and for every sample the place among them of the one most similar to it."""
+    """The picks in order, and for every sample the position among them of the most similar pick."""
 
     picks: Tensor
     nearest: Tensor
 
     def sizes(self) -> Tensor:
-        """How many samples each pick stands for; itself at least, also where a twin was picked before."""
+        """Return how many samples each pick represents; at least itself, even if a duplicate was picked before."""
         nearest = self.nearest.clone()
         nearest[self.picks] = torch.arange(len(self.picks), device=nearest.device)
         return torch.bincount(nearest, minlength=len(self.picks))
 
 
 def pick_facilities(similar: Similarity, total: Tensor, k: int, *, most: float, room: int = ROOM) -> Cover:
-    """The first k picks. ``total[j]`` is the sum of s_ij over all i; no s is above ``most`` or below minus that."""
+    """Return the first k picks. ``total[j]`` is the sum of s_ij over all i, and ``most`` bounds every abs(s_ij)."""
     near = _NearestPicks(similar, total)
     gains: _Gains | None = None
-    attempt = 1.25 * len(total) / room  # a sample prefers about N/t others to the nearest of t picks
+    attempt = 1.25 * len(total) / room  # about N/t samples are more similar to a sample than the nearest of t picks
     while len(near.picks) < k:
         if len(near.picks) >= attempt:
             pairs = _find_pairs(similar, near.level, room, most)
@@ -70,7 +69,7 @@ def pick_facilities(similar: Similarity, total: Tensor, k: int, *, most: float, 
 
 
 def sum_similarities(similar: Similarity, size: int, device: torch.device) -> Tensor:
-    """The sum of s_ij over all i, for each j."""
+    """Return the sum of s_ij over all i, for each j."""
     total = torch.zeros(size, dtype=torch.float64, device=device)
     for rows in _chunks(size, size):
         total += _sum_columns(similar(rows, ALL))
@@ -78,7 +77,7 @@ def sum_similarities(similar: Similarity, size: int, device: torch.device) -> Te
 
 
 class _NearestPicks:
-    """Who was picked, how similar each sample is to the pick most similar to it, and which that is."""
+    """The picks, and for each sample its most similar pick and the similarity (``level``)."""
 
     def __init__(self, similar: Similarity, total: Tensor) -> None:
         self.similar = similar
@@ -91,11 +90,11 @@ class _NearestPicks:
         self.scale = float(self.level.abs().amax())
 
     def slack(self, gain: float) -> float:
-        """By how much two gains of this size may differ for nothing but rounding."""
+        """Return by how much two gains of this size may differ because of rounding."""
         return self.noise * max(gain, self.scale)
 
     def take(self, pick: int) -> tuple[Tensor, Tensor, Tensor]:
-        """One pick more. Returns the samples it serves better, and their similarity before and after."""
+        """Add a pick. Return the samples that are more similar to it, and their level before and after."""
         column = self.similar(ALL, slice(pick, pick + 1))[:, 0]
         rows = (column > self.level).nonzero().squeeze(1)
         old, new = self.level[rows], column[rows]
@@ -109,14 +108,14 @@ class _NearestPicks:
 
 
 class _Gains:
-    """What each sample would add to f, in blocks of similarities."""
+    """What each sample would add to f, computed from blocks of similarities."""
 
     def __init__(self, similar: Similarity, near: _NearestPicks) -> None:
         self.similar = similar
         self.near = near
         size = len(near.level)
         self.gains = torch.zeros(size, dtype=torch.float64, device=near.level.device)
-        for rows in _chunks(size, size):  # s_ij = s_ji: half of the similarities do
+        for rows in _chunks(size, size):  # s_ij = s_ji: half of the similarities are enough
             block, after = similar(rows, slice(rows.start, None)), slice(rows.stop, None)
             others = block[:, rows.stop - rows.start :] - near.level[after]
             self.gains[rows] += (others.clamp_(min=0) @ others.new_ones(others.shape[1])).double()
@@ -124,12 +123,12 @@ class _Gains:
         self.drift = near.slack(float(self.gains.max()))
 
     def best(self) -> int:
-        """The pick. Whoever may be best is worked out anew, for sums and differences have left some rounding."""
+        """Return the next pick. Candidates are computed again first, because updates accumulate rounding errors."""
         self.gains[self.near.picks] = -torch.inf
         stale = torch.ones_like(self.gains, dtype=torch.bool)
         while True:
             most = float(self.gains.max())
-            if most <= self.near.slack(0.0):  # all are served as well as can be
+            if most <= self.near.slack(0.0):  # no pick can add anything
                 return int(self.gains.isfinite().int().argmax())
             asked = (stale & (self.gains >= most - self.drift)).nonzero().squeeze(1)
             if not len(asked):
@@ -139,7 +138,7 @@ class _Gains:
             stale[asked] = False
 
     def update(self, rows: Tensor, old: Tensor, new: Tensor) -> None:
-        """What lies between old and new is served now, and no gain any more."""
+        """Subtract what the samples between their old and new level no longer contribute."""
         for part in _chunks(len(rows), len(self.gains)):
             block, low = self.similar(rows[part], ALL), old[part, None]
             torch.minimum(torch.maximum(block, low, out=block), new[part, None], out=block)
@@ -154,22 +153,22 @@ class _Gains:
 
 @dataclass
 class _Pairs:
-    """Who is more similar to a sample than its pick is: row after row, in whole numbers.
+    """For each sample, the samples that are more similar to it than its pick; similarities as integers.
 
-    Whole, so that no order of summing changes a pick, on no machine.
+    With integers, picks do not depend on the order of summation, on any machine.
     """
 
     counts: Tensor
     columns: Tensor
     values: Tensor
     unit: float
-    """What 1 is in whole numbers."""
+    """The integer that stands for 1."""
 
     def __post_init__(self) -> None:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs of these rows: columns, values, and the place in ``rows`` each belongs to."""
+        """Return the pairs of these rows: columns, values, and the position in ``rows`` of each."""
         counts = self.counts.index_select(0, rows)
         place = torch.repeat_interleave(counts)
         skipped = self.starts.index_select(0, rows) - (counts.cumsum(0) - counts)
@@ -184,7 +183,7 @@ class _Pairs:
             yield rows, *self.of(rows)
 
     def drop_served(self, level: Tensor) -> None:
-        """Drop the pairs that no longer count."""
+        """Drop pairs that cannot add to a gain any more."""
         used = 0
         counts = []
         for rows, columns, values, place in self.chunks():
@@ -199,9 +198,9 @@ class _Pairs:
 
 
 def _find_pairs(similar: Similarity, level: Tensor, room: int, most: float) -> _Pairs | None:
-    """All pairs; none where they are more than there is room for."""
+    """Return all pairs, or None if there are more than ``room`` per sample."""
     size, device, used = len(level), level.device, 0
-    unit = 2.0 ** (30 - math.frexp(most)[1])  # most is 2^30 or less then, and rounding may add to it
+    unit = 2.0 ** (30 - math.frexp(most)[1])  # so that most is at most 2^30, with room for rounding
     counts = torch.empty(size, dtype=torch.int64, device=device)
     columns = torch.empty(room * size, dtype=torch.int32, device=device)
     values = torch.empty_like(columns)
@@ -219,7 +218,7 @@ def _find_pairs(similar: Similarity, level: Tensor, room: int, most: float) -> _
 
 
 def _pick_from_pairs(pairs: _Pairs, near: _NearestPicks, k: int) -> None:
-    """Go on to k picks, with the pairs alone."""
+    """Continue to k picks, using only the pairs."""
     size, device = len(near.level), near.level.device
     level = _to_integers(near.level, pairs.unit)
     gains = torch.zeros(size, dtype=torch.int64, device=device)
@@ -252,7 +251,7 @@ def _pick_from_pairs(pairs: _Pairs, near: _NearestPicks, k: int) -> None:
 
 
 def _sum_columns(block: Tensor) -> Tensor:
-    """Column sums, by way of a product: several times as fast as ``sum(0)``."""
+    """Return column sums, as a product, which is several times as fast as ``sum(0)``."""
     return (block.new_ones(len(block)) @ block).double()
 
 

@@ -1,6 +1,6 @@
-"""The proxy: a model trained once and watched, so that scoring never mixes with training.
+"""The proxy: a model that is trained once to collect evidence about each sample.
 
-Nothing of it goes into the training that follows; what it leaves is the evidence.
+Only the evidence is used afterwards; the training that follows starts from its own model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 GRADIENTS = 1 << 26
 """Numbers of per-sample gradients held at once: 256 MiB."""
 RISE = 0.3
-"""The share of the steps in which the learning rate rises; in the rest it falls."""
+"""The fraction of the steps in which the learning rate rises; it falls in the others."""
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Positions in the data set, inputs, labels."""
@@ -36,7 +36,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Progress:
-    """Told after every epoch: ``done`` of ``total`` epochs over all runs, and the mean loss of this one."""
+    """State after an epoch: ``done`` of ``total`` epochs over all runs, and the mean loss of this epoch."""
 
     run: int
     epoch: int
@@ -64,7 +64,7 @@ def gather(
     workers: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Evidence:
-    """Train a copy of ``model`` on ``dataset`` and note of each sample what the selectors ask for.
+    """Train a copy of ``model`` on ``dataset`` and record what the selectors need to know about each sample.
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
@@ -72,20 +72,35 @@ def gather(
     >>> gather(torch.nn.Linear(4, 2), data, epochs=2)
     Evidence(20 samples: labels, features, logits, head, correct, aum, error_norms, grad_norms)
 
-    ``dataset`` has items (x, label), best without augmentation. ``model`` returns logits [batch, K] from a linear
-    last layer, which is found, or named by ``layer``; in place of a model, a function that makes one. It is trained
-    by SGD on the cross entropy, with a learning rate that rises to ``lr`` and falls to 0.
+    Run 0 trains for all ``epochs``. It records ``correct`` and ``aum`` at each training step, before the update, and
+    ``features``, ``logits`` and ``head`` after the last epoch, in evaluation mode. Each run records ``error_norms`` and
+    ``grad_norms`` after ``early`` epochs; runs after the first end there. Training is SGD on the cross entropy, with a
+    learning rate that rises to ``lr`` and falls to 0.
 
-    - Run 0 trains all ``epochs``. At each visit of a sample, before the step: ``correct`` and ``aum``. After the
-      last epoch, in evaluation mode: ``features``, ``logits``, ``head``, and the same of the ``validation`` data.
-    - Each of ``runs`` is looked at after ``early`` epochs (half of all, if not said) for ``error_norms`` and
-      ``grad_norms``; those after the first end there. More than one wants different beginnings, so a function.
-    - ``grad_norms`` are of the last layer alone, |p - y| |f|; with ``exact=True`` of the whole network, sample by
-      sample, which is for small nets.
-    - ``epochs=0`` trains nothing and looks at the model as it is.
+    The result depends only on the arguments: on a CPU bit for bit, on a GPU if its kernels are deterministic. The
+    global random state is restored.
 
-    A function of its arguments: on the CPU bit for bit, on a GPU as far as its kernels are. No global random state
-    is left changed. The evidence lies on ``device``, the model's own if not said.
+    Args:
+        model: A model that returns logits [batch, K] from a linear last layer, or a function that creates one.
+        dataset: A data set of items (x, label), preferably without augmentation.
+        epochs: Epochs of run 0; 0 evaluates the model without training it.
+        runs: Number of runs. More than one needs a function as ``model``, since runs start from different weights.
+        early: Epochs after which norms are recorded; half of ``epochs`` by default.
+        batch_size, lr, momentum, weight_decay: Settings of the training.
+        seed: Determines the order of samples, initial weights and dropout.
+        device: Where to train and where the evidence is stored; the model's device by default.
+        layer: The name of the last layer, if it cannot be found automatically.
+        exact: Whether ``grad_norms`` are those of the whole network, computed per sample, which is for small networks.
+            By default they are those of the last layer, |p - y| |f|.
+        validation: Held-out data; its features and logits become ``evidence.validation``.
+        workers: Worker processes of the loader.
+        progress: Called with a :class:`Progress` after every epoch.
+
+    Returns:
+        The evidence of all samples.
+
+    Raises:
+        InputError: If an argument is out of range, the data or the model do not fit, or the training diverges.
     """
     _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, workers=workers)
     seed = check_count("seed", seed, 0, "Leave it out for the default.")
@@ -130,13 +145,13 @@ class _Recipe:
     weight_decay: float
 
     def rate(self, past: float) -> float:
-        """The learning rate when this share of the run is past."""
+        """Return the learning rate after this fraction of the run."""
         return self.lr * min(past / RISE, (1 - past) / (1 - RISE))
 
 
 @dataclass(frozen=True)
 class _ProgressReporter:
-    """Counts the epochs of all runs for whoever listens."""
+    """Calls ``listener`` with the progress over all runs."""
 
     listener: Callable[[Progress], None] | None
     run: int
@@ -152,7 +167,7 @@ class _ProgressReporter:
 
 
 class _Order(Sampler[list[int]]):
-    """The batches of the coming pass, as positions."""
+    """The batches of the next pass, as positions."""
 
     def __init__(self) -> None:
         self.batches: tuple[Tensor, ...] = ()
@@ -165,7 +180,7 @@ class _Order(Sampler[list[int]]):
 
 
 class _SampleReader:
-    """The data set in any order, each batch with its positions. Tensors in memory are cut without a loader."""
+    """Reads the data set in any order, each batch with its positions. A TensorDataset is indexed without a loader."""
 
     def __init__(self, dataset: Any, batch_size: int, workers: int, device: torch.device, seed: int) -> None:
         check_dataset(dataset)
@@ -183,32 +198,32 @@ class _SampleReader:
         )
 
     def batches(self, order: Tensor, classes: int) -> Iterator[Batch]:
-        """All samples in this order. No batch is of one sample alone, which batch norm could not train on."""
+        """Yield all samples in this order. No batch has a single sample, which batch norm could not train on."""
         cuts = list(torch.split(order, self.batch_size))
         if len(cuts) > 1 and len(cuts[-1]) == 1:
             cuts[-2:] = [torch.cat(cuts[-2:])]
         for indices, batch in zip(cuts, self._cut(cuts), strict=True):
             x, y = _split_pair(batch)
-            if not self.read:  # once: on a device each look would wait for it
+            if not self.read:  # only once: reading values would wait for the device
                 _check_labels(y, len(indices), classes)
             yield indices.to(self.device), x.to(self.device), y.to(self.device, torch.int64)
         self.read = True
 
     def first(self) -> Tensor:
-        """The inputs of the first two samples."""
+        """Return the inputs of the first two samples."""
         cuts = [torch.arange(min(2, self.size), device=CPU)]
         return _split_pair(next(iter(self._cut(cuts))))[0].to(self.device)
 
     def _cut(self, cuts: list[Tensor]) -> Iterator[Any]:
         if type(self.dataset) is TensorDataset:
-            lies = self.dataset.tensors[0].device
-            return (self.dataset[indices.to(lies)] for indices in cuts)
+            home = self.dataset.tensors[0].device
+            return (self.dataset[indices.to(home)] for indices in cuts)
         self.order.batches = tuple(cuts)
         return iter(self.loader)
 
 
 class _VisitHistory:
-    """What run 0 shows at each visit of a sample."""
+    """What run 0 records about each sample during training."""
 
     def __init__(self, size: int, epochs: int, device: torch.device) -> None:
         self.correct = torch.zeros(epochs, size, dtype=torch.bool, device=device)
@@ -243,18 +258,20 @@ class _Trainer:
         self.weights = [weight for weight in net.parameters() if weight.requires_grad]
         if recipe.epochs:
             if not self.weights:
-                raise InputError(message("a model with weights to train", "none", "Pass epochs=0 to train nothing."))
+                raise InputError(
+                    message("a model with trainable weights", "none", "Pass epochs=0 to evaluate it without training.")
+                )
             self.sgd = torch.optim.SGD(
                 self.weights, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
             )
 
     def train(self, start: int, stop: int) -> None:
-        """Epochs ``start`` to ``stop``, the latter not included."""
+        """Train epochs ``start`` to ``stop - 1``."""
         for epoch in range(start, stop):
             loss = self._epoch(epoch)
             if not loss < float("inf"):
                 got = f"a loss of {loss} in epoch {epoch}"
-                raise InputError(message("a proxy that learns", got, "Lower lr, and look for broken inputs."))
+                raise InputError(message("a proxy with finite losses", got, "Lower lr, and check the inputs."))
             self.tell(epoch, loss)
 
     def _epoch(self, epoch: int) -> float:
@@ -277,7 +294,7 @@ class _Trainer:
 
 
 def _evaluate(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Every sample in evaluation mode: the batch, the inputs of the last layer, the logits."""
+    """Yield each batch in evaluation mode, with the inputs of the last layer and the logits."""
     net.eval()
     for batch in feed.batches(torch.arange(feed.size, device=CPU), head.out_features):
         with torch.no_grad(), _recorded_calls([head]) as seen:
@@ -286,7 +303,7 @@ def _evaluate(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> Iterator[
 
 
 def _collect_outputs(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> dict[str, Any]:
-    """What the model makes of each sample."""
+    """Collect labels, features and logits of all samples."""
     labels = torch.zeros(feed.size, dtype=torch.int64, device=feed.device)
     features = torch.zeros(feed.size, head.in_features, dtype=torch.float32, device=feed.device)
     logits = torch.zeros(feed.size, head.out_features, dtype=torch.float32, device=feed.device)
@@ -297,7 +314,7 @@ def _collect_outputs(net: nn.Module, head: nn.Linear, feed: _SampleReader) -> di
 
 
 def _collect_norms(net: nn.Module, head: nn.Linear, feed: _SampleReader, exact: bool) -> tuple[Tensor, Tensor]:
-    """|p - y| and the gradient's norm of each sample, batch by batch."""
+    """Collect |p - y| and the gradient norm of all samples."""
     errors = torch.zeros(feed.size, dtype=torch.float32, device=feed.device)
     gradients = torch.zeros_like(errors)
     for (indices, x, y), f, z in _evaluate(net, head, feed):
@@ -308,11 +325,11 @@ def _collect_norms(net: nn.Module, head: nn.Linear, feed: _SampleReader, exact: 
 
 
 def _gradient_norms(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The norm of each sample's own gradient, over all weights that train."""
+    """Return the norm of each sample's gradient over all trainable weights."""
     weights = {name: weight.detach() for name, weight in net.named_parameters() if weight.requires_grad}
     if not weights:
-        expected = "a model with weights that train, for the gradients of the whole network"
-        raise InputError(message(expected, "none", "Leave exact out: the last layer's need none."))
+        expected = "a model with trainable weights, for the gradients of the whole network"
+        raise InputError(message(expected, "none", "Leave exact out."))
     fixed = {name: weight.detach() for name, weight in net.named_parameters() if not weight.requires_grad}
     fixed |= dict(net.named_buffers())
 
@@ -329,7 +346,7 @@ def _gradient_norms(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def _recorded_calls(layers: list[nn.Linear]) -> Iterator[list[tuple[nn.Linear, Tensor, Tensor]]]:
-    """The calls of these layers while it is open, in order: layer, input, output."""
+    """Record the calls of these layers inside the context, in order: layer, input, output."""
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
     def note(layer: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
@@ -345,7 +362,7 @@ def _recorded_calls(layers: list[nn.Linear]) -> Iterator[list[tuple[nn.Linear, T
 
 
 def _last_layer(net: nn.Module, name: str, x: Tensor) -> nn.Linear:
-    """The linear layer that makes the logits: the one named, or the one whose output is the model's."""
+    """Return the linear layer that computes the logits: the named one, or the one whose output is the model's."""
     layers = {key: module for key, module in net.named_modules() if isinstance(module, nn.Linear)}
     if name and name not in layers:
         remedy = f"Linear layers here: {', '.join(layers) or 'none'}."
@@ -358,13 +375,13 @@ def _last_layer(net: nn.Module, name: str, x: Tensor) -> nn.Linear:
         raise InputError(message("logits of shape [batch, K] from the model", got, "Wrap it, and return its logits."))
     made = [layer for layer, f, z in calls if f.ndim == 2 and z.shape == logits.shape and (name or _same(z, logits))]
     if not made:
-        remedy = "Name the layer that makes them by layer=..., or wrap the model so that it ends in one."
-        raise InputError(message("logits that a linear layer makes from [batch, d]", "others", remedy))
+        remedy = "Pass the name of the last layer as layer=..., or wrap the model so that it ends in a linear layer."
+        raise InputError(message("logits from a linear layer with inputs [batch, d]", "other logits", remedy))
     return made[-1]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Number by number; broken inputs, which make NaN, are told of later."""
+    """Compare exactly. NaN equals NaN here, because non-finite inputs are reported later."""
     return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
@@ -372,7 +389,9 @@ def _make_model(make: Callable[[], nn.Module]) -> nn.Module:
     model = make()
     if not isinstance(model, nn.Module):
         raise InputError(
-            message("a function that makes a model", f"one that makes {type(model).__name__}", "Check it.")
+            message(
+                "a function that returns a model", f"one that returns {type(model).__name__}", "Return an nn.Module."
+            )
         )
     return model
 
@@ -386,7 +405,7 @@ def _find_device(model: Any, device: torch.device | str | None) -> torch.device:
 
 @contextmanager
 def _restored_randomness(device: torch.device) -> Iterator[None]:
-    """Dropout, initial weights and augmentations draw from global states; give them back as they were."""
+    """Restore the global random states, which dropout, initial weights and augmentations use."""
     numpy = sys.modules.get("numpy")
     python, arrays = random.getstate(), None if numpy is None else numpy.random.get_state()
     lent = [] if device.type == "cpu" else [device]
@@ -400,7 +419,7 @@ def _restored_randomness(device: torch.device) -> Iterator[None]:
 
 
 def _reseed(seed: int, device: torch.device) -> None:
-    """Only what was borrowed: torch.manual_seed would reach every device there is."""
+    """Seed the CPU and this device only; torch.manual_seed would seed every device."""
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
@@ -414,17 +433,17 @@ def _split_pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, (list, tuple)) and len(batch) >= 2 and all(isinstance(part, Tensor) for part in batch[:2]):
         return batch[0], batch[1]
     got = type(batch).__name__
-    raise InputError(message("items (x, label) that collate to two tensors", got, "Wrap the data set to yield them."))
+    raise InputError(message("items (x, label) that collate to two tensors", got, "Wrap the data set to return them."))
 
 
 def _check_labels(labels: Tensor, count: int, classes: int) -> None:
-    whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
-    if labels.shape != (count,) or not whole:
+    is_integer = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if labels.shape != (count,) or not is_integer:
         got = f"{labels.dtype} of shape {list(labels.shape)}"
-        raise InputError(message(f"one whole number a sample as label, shape [{count}]", got, "Number the classes."))
+        raise InputError(message(f"one integer label per sample, shape [{count}]", got, "Number the classes."))
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= classes:
-        remedy = "The model's last layer has one output a class."
+        remedy = "The last layer has one output per class."
         raise InputError(message(f"labels from 0 to {classes - 1}", f"{low} to {high}", remedy))
 
 
@@ -442,9 +461,9 @@ def _check_rates(**rates: Any) -> None:
 
 def _check_source(model: Any, runs: int, early: int, epochs: int) -> None:
     if not callable(model):
-        raise InputError(message("a model, or a function that makes one", type(model).__name__, "Pass the module."))
+        raise InputError(message("a model, or a function that returns one", type(model).__name__, "Pass the module."))
     if isinstance(model, nn.Module) and runs > 1:
-        remedy = "Pass a function: all runs of one model would begin alike."
-        raise InputError(message(f"for {runs} runs a function that makes a model", "one model", remedy))
+        remedy = "Pass a function: all runs of one model would start from the same weights."
+        raise InputError(message(f"a function that returns a model, for {runs} runs", "one model", remedy))
     if early > epochs:
-        raise InputError(message(f"early of at most {epochs}, the epochs", str(early), "Train longer, or look sooner."))
+        raise InputError(message(f"early of at most {epochs}, the epochs", str(early), "Raise epochs, or lower early."))
