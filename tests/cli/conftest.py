@@ -41,6 +41,12 @@ def blank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infobatch.report.html", lambda *_, **__: "<!doctype html>")
 
 
+@pytest.fixture
+def no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No records in the checkout, for tests that need none: reading thousands takes a second each time."""
+    monkeypatch.setattr("infobatch.lab.papers.gathered.kept_records", list)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_running() -> Iterator[None]:
     """Where a test fails before it ends what it started."""

@@ -76,7 +76,7 @@ def test_a_terminal_that_knows_ascii_alone_shows_the_table(monkeypatch: pytest.M
     assert b" ? " in shown.getvalue()  # for the sign between mean and spread
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), "<&- >&- 2>&-"])
 def test_a_command_whose_streams_are_closed_does_its_work(place: Path, closed: str) -> None:
     words = "train --task toy:make --epochs 1 --name quiet --json"
     command = ["sh", "-c", f'"$0" -m infobatch.cli {words} {closed}', sys.executable]
@@ -215,7 +215,7 @@ def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert "seconds" not in table
 
 
-@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("width", [60, pytest.param(120, marks=pytest.mark.slow)])
 def test_narrow_lists_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
     for command in (("reproduce", "--list"), ("tasks",)):
@@ -321,6 +321,7 @@ settings = { method = "infobatch" }
 """
 
 
+@pytest.mark.usefixtures("no_records")
 def test_reproduce_runs_a_recipe_and_finds_its_runs_again(say: Any, place: Path) -> None:
     (place / "small.toml").write_text(RECIPE)
     code, out, err = say("reproduce", "small.toml", "--json")
@@ -339,6 +340,7 @@ def test_reproduce_runs_a_recipe_and_finds_its_runs_again(say: Any, place: Path)
     assert code == 0
 
 
+@pytest.mark.usefixtures("no_records")
 def test_reproduce_without_data_shows_what_is_known_first(say: Any) -> None:
     code, out, err = say("reproduce", "table5")
     assert code == 2
@@ -351,6 +353,7 @@ def test_reproduce_without_data_shows_what_is_known_first(say: Any) -> None:
     assert "Quick" not in out
 
 
+@pytest.mark.usefixtures("no_records")
 def test_reproduce_measures_and_keeps_it(say: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infobatch.lab.papers.microbench.SIZES", {"1.28M": 1000})
     code, out, err = say("reproduce", "table11", "--quick", "--json")
@@ -365,6 +368,7 @@ def test_reproduce_measures_and_keeps_it(say: Any, place: Path, monkeypatch: pyt
         assert (code, "No space left on device: 'runs/table11-quick/measurements.jsonl'" in err) == (2, True), err
 
 
+@pytest.mark.usefixtures("no_records")
 def test_records_that_cannot_be_read_are_told_to_machines_too(say: Any, place: Path) -> None:
     (place / "small.toml").write_text(RECIPE)
     (place / "runs" / "torn").mkdir(parents=True)

@@ -34,6 +34,7 @@ def lines_of(folder: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_in_mid_run_and_resumed_it_ends_as_an_undisturbed_run(say: Any, place: Path) -> None:
     folder = place / "runs" / "mine" / "infobatch-seed0"
     words = ("train", "--task", "toy:slow", "--epochs", "30", "--name", "mine")
@@ -68,6 +69,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(say: Any, place: Path) -> None:
     assert not (folder / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_terminated_goes_on(say: Any, place: Path) -> None:
     words = ("compare", "--task", "toy:slow", "--methods", "full", "infobatch", "--seeds", "2")
     process = start(*words, "--name", "mine")
@@ -96,6 +98,7 @@ def test_a_comparison_that_is_terminated_goes_on(say: Any, place: Path) -> None:
     assert (place / "runs/whole/report.html").read_text().lower().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_even_a_long_call_into_c(place: Path) -> None:
     (place / "toy.py").write_text(TOY.replace("time.sleep(60)", "time.sleep(2), sum(range(10**12))"))
     folder = place / "runs" / "mine" / "infobatch-seed0"

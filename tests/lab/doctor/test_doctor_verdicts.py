@@ -110,6 +110,7 @@ def test_a_length_that_nobody_knows_is_not_asked_for(code: str, patient: Callabl
     assert found.epochs > 0
 
 
+@pytest.mark.slow
 def test_workers_by_spawn(patient: Callable[..., str]) -> None:
     found = examine(patient('ours(num_workers=1, persistent_workers=True, multiprocessing_context="spawn")'))
     assert not_ok(found) == {}

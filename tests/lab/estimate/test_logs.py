@@ -235,6 +235,7 @@ def test_unknown_names_suggest_near_ones(tmp_path: Path) -> None:
         read(tmp_path / "losses.txt")
 
 
+@pytest.mark.slow
 def test_a_large_log_is_mapped_and_not_held(tmp_path: Path) -> None:
     """200 MB of losses: the replay stays far below that on top of what torch takes."""
     path = tmp_path / "large.npy"

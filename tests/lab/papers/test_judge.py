@@ -55,6 +55,17 @@ def test_seeds_are_paired(tmp_path: Path) -> None:
     assert row(found, "full").status == "undecided"
 
 
+def test_runs_count_with_and_without_the_old_weight_of_a_short_last_batch(tmp_path: Path) -> None:
+    """New runs can only be made without it; of a seed that has both, the new one counts."""
+    recipe = small(tmp_path)
+    older = made(recipe, pruned=[89.0, 89.0])
+    assert {one.settings.ideas for one in older} == {"whole_last"}
+    newer = [run(one.settings.but(seed=seed, ideas=""), 92.0) for seed, one in zip((1, 2), older, strict=True)]
+    assert (row(outcome(recipe, older), "pruned").n, row(outcome(recipe, newer), "pruned").n) == (2, 2)
+    both = row(outcome(recipe, [*older, *newer]), "pruned")
+    assert (both.n, both.ours) == (3, pytest.approx((89.0 + 92.0 + 92.0) / 3))
+
+
 def test_one_seed_decides_nothing(tmp_path: Path) -> None:
     recipe = small(tmp_path)
     found = outcome(recipe, made(recipe, full=[90.0], pruned=[89.8]))
@@ -217,6 +228,7 @@ def test_a_stand_in_proves_nothing(tmp_path: Path) -> None:
     assert outcome(recipe, done).summary == "3 not run, 1 waits"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 def test_losses_after_rescaling_are_nearer() -> None:
     """The real thing: one quick run of Figure 6, through the training loop."""

@@ -70,7 +70,8 @@ def facts_of(done: Run) -> list[dict[str, Any]]:
     return [{"kind": "start", "format": 2, "run": done.name, **done.start}, {"kind": "end", **(done.end or {})}]
 
 
-def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path) -> None:
+def test_damaged_records_are_named_and_the_rest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infobatch.lab.papers.gathered.kept_records", list)
     known = evidence()
     good, other = run(Settings(), 90.0), run(Settings(seed=1), 91.0)
     write(tmp_path / "a" / "record.jsonl", *facts_of(good))

@@ -82,14 +82,18 @@ class Evidence:
     """Files that could not be read, and why."""
 
 
+def kept_records() -> list[Path]:
+    """List the records of the checkout; an installed package has none."""
+    return sorted((folder().parent / "research" / "records").rglob("*.jsonl"))
+
+
 def evidence(*roots: Path | str) -> Evidence:
     """Read the records of the checkout (research/records) and those below ``roots``; damaged files are listed."""
-    kept = sorted((folder().parent / "research" / "records").rglob("*.jsonl"))
     own = [path for root in roots for path in sorted(Path(root).rglob("*.jsonl"))]
     found: list[Run] = []
     measured: list[Measurement] = []
     unreadable = []
-    for path in [*kept, *own]:
+    for path in [*kept_records(), *own]:
         try:
             if records.holds_runs(path):
                 done = [run for run in records.read_file(path) if run.end is not None]
