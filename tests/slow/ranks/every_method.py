@@ -63,7 +63,7 @@ def perform(name: str, varied: bool, world: int, stop: int | None = None) -> dic
                 plans.pop()
                 break
         else:
-            if "hidden" in method.needs and epoch + 1 < EPOCHS:
+            if method.observes_hidden and epoch + 1 < EPOCHS:
                 for (_,), indices in train.hidden(batch_size=5):
                     loss, confidence = judged(indices, epoch)
                     train.observe(loss, indices, confidence=confidence)
