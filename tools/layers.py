@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("epoch/running",),
     ("state",),
     ("dataset",),
-    ("loader", "schedule/", "adapters/"),
+    ("paper", "loader", "schedule/", "adapters/"),
     ("__init__",),
     ("integrations/", "selection/"),
     ("lab/",),

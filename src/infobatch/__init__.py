@@ -6,7 +6,7 @@
 """
 
 from . import methods
-from .dataset import InfoBatch, Pruned
+from .dataset import Pruned
 from .epoch.summary import EpochSummary
 from .errors import (
     EpochError,
@@ -20,6 +20,7 @@ from .errors import (
 from .files import load, save
 from .loader import DataLoader
 from .methods import variations
+from .paper import InfoBatch
 from .plan import Plan
 from .schedule.pace import Paced, full_steps, pace
 

@@ -44,6 +44,15 @@ def check_dataset(dataset: Any) -> None:
         raise InputError(message("at least one sample", "an empty data set", "Check its path or split."))
 
 
+def check_options(compensate: str, shard_scores: bool) -> None:
+    """Check the two options of ``Pruned`` that take one of two values."""
+    if compensate not in ("none", "loss"):
+        remedy = 'Leave it out to keep steps as large as on full data; "loss" is the paper\'s.'
+        raise InputError(message('compensate "none" or "loss"', repr(compensate), remedy))
+    if not isinstance(shard_scores, bool):
+        raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
+
+
 def check_selection(selection: Any, size: int) -> None:
     """Check that a selection given instead of a method was made on this data set."""
     if selection.size != size:

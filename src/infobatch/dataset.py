@@ -16,12 +16,12 @@ from .attribution.counted import Counted, PlanSampler
 from .attribution.views import COPY, Copied, FullView, View
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
-from .epoch.running import BOTH, RunningEpoch, is_in_graph
+from .epoch.running import BOTH, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import Scores, ScoreTable
 from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .methods.channels import check_channels
-from .methods.cuts import Rounding, rule_of
+from .methods.cuts import rule_of
 from .methods.method import Method, check_method
 from .methods.when import Moment
 from .plan import Compensation, PlanNumbers
@@ -79,11 +79,7 @@ class Pruned(View):
             twice = message("a plain data set", "one that is already wrapped", "Wrap it once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
         method = _check_fit(method, len(dataset), num_epochs)
-        if compensate not in ("none", "loss"):
-            remedy = 'Leave it out to keep steps as large as on full data; "loss" is the paper\'s.'
-            raise InputError(message('compensate "none" or "loss"', repr(compensate), remedy))
-        if not isinstance(shard_scores, bool):
-            raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))
+        checks.check_options(compensate, shard_scores)
         scores: Scores
         if shard_scores:
             by_cuts = rule_of(method.policy) is not None and method.memory is None and not method.around
@@ -165,7 +161,7 @@ class Pruned(View):
             self._scores.record(indices, scores)
             self._scores.record_channels(indices, given)
         self._latest = None if compiling else (weights, factor)
-        return _weighted_mean(loss, weights, factor)
+        return weighted_mean(loss, weights, factor)
 
     @property
     def batch_weights(self) -> Tensor:
@@ -493,64 +489,6 @@ class Pruned(View):
         return f"{type(self).__name__}({self.method!r}, {len(self)} samples, epoch {epoch} of {self.num_epochs})"
 
 
-class InfoBatch(Pruned):
-    """The paper's method around a data set, with the arguments in the order of the poster.
-
-    Args:
-        dataset: A map-style data set.
-        num_epochs: The number of epochs of the whole run.
-        ratio: The share pruned among the samples below the mean loss (the paper's r).
-        delta: Prune while epoch < delta * num_epochs; after that, train on full data.
-        saving: The share of the whole run to save, instead of a fixed threshold.
-        warmup, rescale, rounding: See ``infobatch.methods.infobatch``.
-        seed, compensate, group, shard_scores: See ``Pruned``.
-
-    >>> import torch, infobatch
-    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
-    >>> train_data = infobatch.InfoBatch(data, 10, 0.5, 0.875)
-    >>> loader = torch.utils.data.DataLoader(train_data, batch_size=20, sampler=train_data.sampler)
-    >>> for (x,) in loader:
-    ...     loss = train_data.update(x.square().sum(1))
-    >>> train_data.plan().kept < 100
-    True
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        num_epochs: int,
-        ratio: float = 0.5,
-        delta: float = 0.875,
-        *,
-        saving: float | None = None,
-        warmup: int = 0,
-        rescale: bool = True,
-        rounding: Rounding = "exact",
-        seed: int = 0,
-        compensate: Compensation = "none",
-        group: Any = None,
-        shard_scores: bool = False,
-    ) -> None:
-        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
-        if saving is None:
-            method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
-        elif rescale is True and rounding == "exact":
-            method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
-        else:
-            got = f"rescale={rescale!r}, rounding={rounding!r}"
-            remedy = "Leave these two at their defaults, or leave saving out."
-            raise InputError(message("saving with exact, rescaled weights", got, remedy))
-        options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group, "shard_scores": shard_scores}
-        super().__init__(dataset, method, num_epochs, **options)
-
-    @classmethod
-    def paper(
-        cls, dataset: Any, num_epochs: int, ratio: float = 0.5, delta: float = 0.875, **options: Any
-    ) -> InfoBatch:
-        """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r)."""
-        return cls(dataset, num_epochs, ratio, delta, rounding="paper", compensate="loss", **options)
-
-
 def _check_fit(given: Method | Any, size: int, num_epochs: int) -> Method:
     """Return the method, or a selection as one, if it fits a data set of this size and this number of epochs."""
     if hasattr(given, "indices") and hasattr(given, "weights"):
@@ -560,11 +498,3 @@ def _check_fit(given: Method | Any, size: int, num_epochs: int) -> Method:
     checks.check_size(method.size, size, repr(method))
     method.check_epochs(num_epochs, method.schedule)
     return method
-
-
-def _weighted_mean(loss: Tensor, weights: Tensor, factor: float) -> Tensor:
-    if loss.device.type == "cpu" and loss.dtype == weights.dtype:
-        mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
-    else:
-        mean = (loss * weights).mean()
-    return mean if factor == 1.0 else mean * factor

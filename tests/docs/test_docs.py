@@ -131,6 +131,7 @@ def test_the_core_has_examples() -> None:
     for name in (
         "infobatch",
         "infobatch.dataset",
+        "infobatch.paper",
         "infobatch.methods",
         "infobatch.schedule.pace",
         "infobatch.reference",

@@ -343,3 +343,12 @@ def full_update_size(
 def is_in_graph(indices: Tensor) -> bool:
     """Whether Python runs only once here, and a graph will repeat it."""
     return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def weighted_mean(loss: Tensor, weights: Tensor, factor: float) -> Tensor:
+    """Return ``(loss * weights).mean() * factor``, in one kernel where there is one."""
+    if loss.device.type == "cpu" and loss.dtype == weights.dtype:
+        mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
+    else:
+        mean = (loss * weights).mean()
+    return mean if factor == 1.0 else mean * factor

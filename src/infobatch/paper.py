@@ -1,0 +1,69 @@
+"""The paper's method in one call: ``InfoBatch`` is ``Pruned`` with the arguments of the poster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import checks, methods
+from .dataset import ORDER, Pruned
+from .errors import InputError, message
+from .methods.cuts import Rounding
+from .plan import Compensation
+
+
+class InfoBatch(Pruned):
+    """The paper's method around a data set, with the arguments in the order of the poster.
+
+    Args:
+        dataset: A map-style data set.
+        num_epochs: The number of epochs of the whole run.
+        ratio: The share pruned among the samples below the mean loss (the paper's r).
+        delta: Prune while epoch < delta * num_epochs; after that, train on full data.
+        saving: The share of the whole run to save, instead of a fixed threshold.
+        warmup, rescale, rounding: See ``infobatch.methods.infobatch``.
+        seed, compensate, group, shard_scores: See ``Pruned``.
+
+    >>> import torch, infobatch
+    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+    >>> train_data = infobatch.InfoBatch(data, 10, 0.5, 0.875)
+    >>> loader = torch.utils.data.DataLoader(train_data, batch_size=20, sampler=train_data.sampler)
+    >>> for (x,) in loader:
+    ...     loss = train_data.update(x.square().sum(1))
+    >>> train_data.plan().kept < 100
+    True
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_epochs: int,
+        ratio: float = 0.5,
+        delta: float = 0.875,
+        *,
+        saving: float | None = None,
+        warmup: int = 0,
+        rescale: bool = True,
+        rounding: Rounding = "exact",
+        seed: int = 0,
+        compensate: Compensation = "none",
+        group: Any = None,
+        shard_scores: bool = False,
+    ) -> None:
+        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
+        if saving is None:
+            method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
+        elif rescale is True and rounding == "exact":
+            method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
+        else:
+            got = f"rescale={rescale!r}, rounding={rounding!r}"
+            remedy = "Leave these two at their defaults, or leave saving out."
+            raise InputError(message("saving with exact, rescaled weights", got, remedy))
+        options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group, "shard_scores": shard_scores}
+        super().__init__(dataset, method, num_epochs, **options)
+
+    @classmethod
+    def paper(
+        cls, dataset: Any, num_epochs: int, ratio: float = 0.5, delta: float = 0.875, **options: Any
+    ) -> InfoBatch:
+        """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r)."""
+        return cls(dataset, num_epochs, ratio, delta, rounding="paper", compensate="loss", **options)
