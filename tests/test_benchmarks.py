@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_quick_benchmark_prints_every_row_as_json():
     command = [sys.executable, "benchmarks/core.py", "--quick", "--json"]
     answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
@@ -20,6 +23,7 @@ def test_quick_benchmark_prints_every_row_as_json():
     assert held <= 16  # bytes do not depend on the machine
 
 
+@pytest.mark.slow
 def test_quick_scale_prints_a_line_a_row():
     command = [sys.executable, "benchmarks/scale.py", "--quick", "--json"]
     answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
@@ -29,6 +33,7 @@ def test_quick_scale_prints_a_line_a_row():
     assert all(row["tensors"] < 9.1 for row in rows)  # bytes do not depend on the machine
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_is_rehearsed_without_one():
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--tiny", "--json"]
     answer = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=120)

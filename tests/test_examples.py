@@ -19,6 +19,7 @@ def run(name, folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_digits(tmp_path):
     said = run("digits.py", tmp_path, "--epochs", "2", "--seeds", "1")
     assert "1 paired seeds" in " ".join(said.split())
@@ -35,12 +36,14 @@ def test_three_lines(tmp_path):
     assert "epoch 15: 2000 of 2000" in said
 
 
+@pytest.mark.slow
 def test_resume(tmp_path):
     said = run("resume.py", tmp_path)
     assert "resumed in epoch 1" in said
     assert said.rstrip().endswith("True")
 
 
+@pytest.mark.slow
 def test_own_task(tmp_path):
     metric, saved = map(float, re.findall(r"[\d.]+(?=; saved| % of)", run("own_task.py", tmp_path)))
     assert 50 < metric <= 100

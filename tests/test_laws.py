@@ -269,6 +269,7 @@ def test_lbfgs_goes_over_a_batch_as_often_as_it_likes() -> None:
     assert 0 < weight.item() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dynamic", [None, False, True])
 @pytest.mark.parametrize("ours", [True, False])

@@ -159,6 +159,7 @@ def break_and_save(name: str, folder: Path) -> None:
         infobatch.save(training.state_dict(), folder / f"break-{name.replace(' ', '_')}-{stop}.pt")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_a_new_process_from_any_batch(tmp_path: Path) -> None:
     for name in RUNS:
         save_everywhere(name, tmp_path)

@@ -23,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import alignment_tables
 
 pytestmark = QUIET
+MANY_PROCESSES = {
+    name for name, (options, _) in CONFIGURATIONS.items() if options.get("num_workers") and name != "2 workers"
+}
 QUICK = ("no workers",)
 """Set-ups that ``make test`` plays; the others start processes and are left to ``make test-all``."""
 
@@ -76,7 +79,10 @@ def test_event(row: Row, feeder: str, setup: str) -> None:
 
 
 @pytest.mark.parametrize("feeder", FEEDERS)
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in MANY_PROCESSES else ()) for name in CONFIGURATIONS],
+)
 def test_configuration(name: str, feeder: str) -> None:
     options, data = CONFIGURATIONS[name]
     loop = Loop(feeder, options, data())

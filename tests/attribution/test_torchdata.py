@@ -35,6 +35,7 @@ def walk(train: Any, loader: Any, stop: tuple[int, int] | None = None) -> tuple[
     return seen, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [(0, 0), (1, 3), (2, 6)])
 def test_resume_is_exact(workers: int, stop: tuple[int, int]) -> None:

@@ -76,6 +76,7 @@ def test_a_terminal_that_knows_ascii_alone_shows_the_table(monkeypatch: pytest.M
     assert b" ? " in shown.getvalue()  # for the sign between mean and spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), "<&- >&- 2>&-"])
 def test_a_command_whose_streams_are_closed_does_its_work(place: Path, closed: str) -> None:
     words = "train --task toy:make --epochs 1 --name quiet --json"
@@ -129,6 +130,7 @@ def test_estimate_from_a_log(say: Any, place: Path) -> None:
     assert len(told["unknown"]) == len(set(told["unknown"])) > 0
 
 
+@pytest.mark.slow
 def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
     np.save(place / "losses.npy", np.random.default_rng(0).random((1, 50), np.float32))
     told = json.loads(say("estimate", "losses.npy", "--json")[1])
@@ -144,6 +146,7 @@ def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
     assert line == f"Left out: {more}."
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank")
 def test_report_as_for_one_look(say: Any) -> None:
     """Who looked before sees wider intervals, unless one look is asked for."""
@@ -158,6 +161,7 @@ def test_report_as_for_one_look(say: Any) -> None:
     assert "only look" in out
 
 
+@pytest.mark.slow
 def test_report_of_recorded_runs(say: Any, place: Path, request: pytest.FixtureRequest) -> None:
     for method in ("full", "infobatch"):
         say("train", "--task", "toy:make", "--method", method, "--name", "mine")
@@ -215,6 +219,7 @@ def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert "seconds" not in table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, pytest.param(120, marks=pytest.mark.slow)])
 def test_narrow_lists_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
@@ -417,6 +422,7 @@ def test_numbers_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "(full+lr, in older records)" in out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank")
 def test_a_report_judges_as_its_comparison_did(say: Any) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "random", "--no-equal-steps", "--seeds", "2")

@@ -50,6 +50,7 @@ def test_killed_in_mid_run_and_resumed_it_ends_as_an_undisturbed_run(say: Any, p
     assert numbers(read(folder)) == numbers(read("runs/whole/infobatch-seed0"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on(say: Any, place: Path) -> None:
     folder = place / "runs" / "mine" / "infobatch-seed0"
     process = start("train", "--task", "toy:slow", "--epochs", "60", "--name", "mine", "--json")

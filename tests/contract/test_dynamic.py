@@ -40,8 +40,11 @@ VARIANTS = {
         variations.unbiased(variations.class_floor(variations.noise_guard(method), LABELS, 0.3)), 0.8
     ),
 }
-both = pytest.mark.parametrize("variant", VARIANTS)
-some = pytest.mark.parametrize("variant", ["as published", "all"])
+COMMON = ("as published", "all")
+both = pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=() if name in COMMON else pytest.mark.slow) for name in VARIANTS]
+)
+some = pytest.mark.parametrize("variant", COMMON)
 every = pytest.mark.parametrize("name", METHODS)
 
 
@@ -110,7 +113,7 @@ def test_a_run_has_valid_plans_to_its_end(name: str, variant: str) -> None:
 
 
 @every
-@pytest.mark.parametrize("variant", ["as published", "unbiased", "all"])
+@pytest.mark.parametrize("variant", ["as published", "unbiased", pytest.param("all", marks=pytest.mark.slow)])
 def test_who_claims_to_be_unbiased_is(name: str, variant: str) -> None:
     """Over many draws the weights of the hard and of the easy half of each class average to 1."""
     train = fresh(name, variant)

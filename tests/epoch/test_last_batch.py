@@ -76,6 +76,7 @@ def test_parts_of_a_batch_count_alike_too(feeder: str, how: dict[str, int], size
                 assert shares == pytest.approx([1 / part] * len(shares))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feeder", ["ours", "stock", "named"])
 @pytest.mark.parametrize("length", [2, 8])
 @pytest.mark.parametrize("size", range(59, 67))

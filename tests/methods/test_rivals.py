@@ -238,6 +238,7 @@ def test_constant_scores_are_no_trouble(scores: torch.Tensor, name: str) -> None
     assert budget(50, 0.999) == 1
 
 
+@pytest.mark.slow
 def test_groups_of_more_than_float32_can_count() -> None:
     group = kmeans_1d(torch.zeros(2**24 + 3), 5, rounds=1)
     assert len(group) == 2**24 + 3

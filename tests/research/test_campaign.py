@@ -162,6 +162,7 @@ def test_no_run_is_wanted_twice(name: str) -> None:
     assert len(keys) == len(set(keys)) > 5
 
 
+@pytest.mark.slow
 def test_records_hold_whole_runs_alone() -> None:
     """What a published table rests on: every line is read, every run has its end, its seed and its settings."""
     kept = sorted(campaign.KEPT.glob("*.jsonl"))

@@ -55,6 +55,7 @@ def verdicts(truth: float, *, spread: float, n: int, rounds: int = 1000, grid: f
     return {kind: count / rounds for kind, count in counts.items()}
 
 
+@pytest.mark.slow
 def test_wrong_verdicts_are_as_rare_as_promised() -> None:
     rare = 0.025 + 4 * math.sqrt(0.025 * 0.975 / 1000)
     for n in (2, 3, 5, 20):
@@ -89,6 +90,7 @@ def ever_shown(truth: float, first: int, more: int | None, rounds: int = 1000, m
     return defaultdict(float, {kind: count / rounds for kind, count in shown.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [2, 3, 5])
 @pytest.mark.parametrize("more", [None, 5])
 def test_looking_again_and_again_keeps_the_promise(first: int, more: int | None) -> None:

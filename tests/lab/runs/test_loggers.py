@@ -53,6 +53,7 @@ plain = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-1, 1) | st.t
 facts = st.dictionaries(st.text("abc", min_size=1), plain | st.lists(plain) | st.dictionaries(st.text("xy"), plain))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(facts, st.sampled_from(["epoch", "end"]))
 def test_every_number_and_nothing_else(fact: dict[str, Any], kind: str) -> None:

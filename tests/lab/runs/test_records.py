@@ -146,6 +146,7 @@ def test_a_full_disk_is_told_with_the_file_and_loses_the_last_line_alone(tmp_pat
     assert len(records.read(tmp_path / "run").epochs) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_never_write_to_one_folder_and_a_dead_one_lets_go(tmp_path: Path) -> None:
     code = f"""
 import time

@@ -24,7 +24,13 @@ def with_dropout() -> nn.Module:
 
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
-@pytest.mark.parametrize("method", ["infobatch", "full", "kakurenbo", "static.el2n:then=infobatch"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "infobatch",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("full", "kakurenbo", "static.el2n:then=infobatch")),
+    ],
+)
 def test_a_run_may_pause_at_any_batch_and_go_on(tmp_path: Path, feed: str, method: str) -> None:
     """Bit for bit, and with a net that draws from the global generator."""
     task = made(pad=1, flip=True, make_model=with_dropout)
