@@ -103,6 +103,7 @@ def test_a_run_like_another(say: Any) -> None:
     assert read("runs/second/tiers-seed3").settings == first.settings.but(seed=3)
 
 
+@pytest.mark.slow
 def test_a_comparison_grows_by_seeds_and_methods(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("compare", "--task", "toy:make", "--no-equal-steps", "--seed", "3", "--seeds", "1", "--name", "mine")
     with monkeypatch.context() as patch:  # the only page that is read is the last one

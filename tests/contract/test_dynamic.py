@@ -185,7 +185,7 @@ def undisturbed(name: str, variant: str) -> infobatch.Pruned:
 
 @every
 @some
-@pytest.mark.parametrize("stop", [0, 80])
+@pytest.mark.parametrize("stop", [pytest.param(0, marks=pytest.mark.slow), 80])
 def test_a_run_resumes_bit_for_bit(name: str, variant: str, stop: int, tmp_path: Any) -> None:
     whole = undisturbed(name, variant)
     part = fresh(name, variant)

@@ -447,5 +447,5 @@ def test_a_scheduler_that_would_end_early_is_warned_of() -> None:
             optimizer = super().configure_optimizers()
             return [optimizer], [{"scheduler": CosineAnnealingLR(optimizer, EPOCHS * FULL), "interval": "step"}]
 
-    with pytest.warns(InfoBatchWarning, match="wrap it in infobatch.pace"):
+    with pytest.warns(InfoBatchWarning, match="infobatch.pace"):
         fit(Early(wrap()))

@@ -44,6 +44,7 @@ def test_systematic_draws_have_the_right_number(chances: list[float], seed: int)
         assert int(draw(tensor, lot(seed)).sum()) == total
 
 
+@pytest.mark.slow
 def test_systematic_draws_have_the_right_chances() -> None:
     chances = torch.tensor([0.1, 0.9, 0.5, 0.5, 1.0], dtype=torch.float64)
     seen = sum(draw(chances, lot(seed)).double() for seed in range(4000)) / 4000

@@ -104,6 +104,7 @@ def test_the_settings_of_the_paper() -> None:
     assert repr(data.method) == repr(infobatch.methods.infobatch(0.5, 0.875, rounding="paper"))
 
 
+@pytest.mark.slow
 @every_scheduler
 def test_a_tensor_lr_is_filled_in_place(maker: Maker) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)

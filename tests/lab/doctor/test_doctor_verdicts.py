@@ -197,6 +197,7 @@ def test_an_illness_is_named_with_its_remedy(name: str, patient: Callable[..., s
     assert answer.means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["shuffle=True", "DistributedSampler", "reads ahead", "reads three ahead", "reads ahead, shuffled",

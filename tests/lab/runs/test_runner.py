@@ -88,6 +88,7 @@ def test_without_resume_a_record_is_left_alone(task: Task, tmp_path: Path) -> No
     assert (tmp_path / "run" / "record.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_a_run_starts_anew_beside_its_old_record(task: Task, tmp_path: Path) -> None:
     train_one(QUICK, tmp_path / "run", task=task, stop=after(35))
     (tmp_path / "run" / "checkpoint.pt").unlink()
@@ -329,6 +330,7 @@ def test_a_growing_learning_rate_is_read_and_not_trained(task: Task, tmp_path: P
     assert record.read_text() == "".join(lines[:-1])
 
 
+@pytest.mark.slow
 def test_a_comparison_runs_every_method_and_its_control(task: Task, tmp_path: Path) -> None:
     series = Series(QUICK, ("infobatch", "random"), (0, 1))
     begun: list[tuple[str, int, int]] = []

@@ -13,6 +13,7 @@ from infobatch.lab.train.settings import Settings
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_both_feeds_train_the_same(workers: int) -> None:
     task = made(pad=1, flip=True)

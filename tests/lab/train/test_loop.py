@@ -81,6 +81,7 @@ def test_a_last_batch_of_one_trains_with_batch_norm(feed: str) -> None:
     assert told[-1]["metric"] > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
