@@ -96,8 +96,8 @@ def without_sync(device: torch.device) -> str:
         rates = torch.optim.lr_scheduler.LinearLR(torch.optim.SGD([parameter], lr=0.1), total_iters=10 * steps)
         paced = infobatch.pace(rates, train, steps)
         for _ in range(3):
-            batches = len(loader)
             for at, (ids,) in enumerate(loader, 1):
+                batches = len(loader)
                 ids = ids.to(device)
                 loss = ids.float()
                 if device.type == "cuda":

@@ -97,10 +97,9 @@ class Run:
     def train(self, stop_after: int | None = None, until: int = EPOCHS) -> Run:
         (parameter,) = self.optimizer.param_groups[0]["params"]
         for epoch in range(self.data.epoch, until):
-            batches = len(self.loader)
             for number, (losses,) in enumerate(self.loader, start=1):
                 loss = self.data.update(losses)
-                if number % self.accumulate == 0 or (self.steps_on_remainder and number == batches):
+                if number % self.accumulate == 0 or (self.steps_on_remainder and number == len(self.loader)):
                     parameter.grad = torch.zeros(1)
                     self.steps.append(Step(epoch, self.lr, float(loss)))
                     self.optimizer.step()

@@ -217,8 +217,6 @@ def test_counts(count: Any) -> None:
     refused(InputError, "warmup as a number of epochs", lambda: InfoBatch(DATA, 3, warmup=count))
     refused(InputError, "warmup as a number of epochs", lambda: methods.saving(0.2, warmup=count))
     refused(InputError, "warmup as a number of epochs", lambda: after(count))
-    train_data = InfoBatch(DATA, 3)
-    refused(InputError, "lookahead as an integer", lambda: infobatch.DataLoader(train_data, lookahead=count))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])

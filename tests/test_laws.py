@@ -65,14 +65,14 @@ def test_asking_any_number_of_times_changes_nothing(stock: bool) -> None:
     assert trails[0] == trails[1]
 
 
-def test_a_length_is_of_the_coming_epoch_where_workers_persist_and_samples_are_named() -> None:
+def test_an_iterator_has_the_length_of_its_pass_where_workers_persist_and_samples_are_named() -> None:
     train_data = a_run()
     options: Any = {"num_workers": 1, "persistent_workers": True}
     loader = torch.utils.data.DataLoader(train_data, batch_size=7, sampler=train_data.sampler, **options)
     lengths = []
     for _ in range(6):
-        lengths.append(len(loader))
         batches = iter(loader)
+        lengths.append(len(loader))
         for _ in range(lengths[-1]):
             x, z = next(batches)
             train_data.update(x, z)

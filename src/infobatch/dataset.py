@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks, methods
-from .attribution.counted import Counted, PlanSampler
+from .attribution.counted import Counted, PlanSampler, has_new_iterator
 from .attribution.views import COPY, Copied, FullView, View
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
@@ -333,7 +333,6 @@ class Pruned(View):
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
         self._settle()
-        self._epoch.drop_unsure()
         return make_state(
             self._epoch,
             method=self.method.terms,
@@ -373,12 +372,8 @@ class Pruned(View):
         """Begin a pass. Called by the sampler at its first step."""
         checks.check_loaded(getattr(iterator, "_dataset", None), self.dataset, self, self._scores.size)
         epoch, ranks = self._epoch, self._meet_ranks(iterator)
-        self._settle()
-        if epoch.queue is not None and epoch.done():
-            epoch.queue.check_complete()
-            self._close()
-        else:
-            epoch.check_idle()
+        self._end_pass()
+        epoch.check_idle()
         if epoch.epoch >= self.num_epochs:
             raise EpochError(
                 message(
@@ -416,16 +411,28 @@ class Pruned(View):
         self._epoch.meet(ranks, terms)
         return ranks
 
-    def _length(self) -> int:
+    def _length(self, asked_ahead: bool) -> int:
+        """Return the number of samples of the latest pass; if a new one is certain to come, that of the new one."""
         epoch = self._epoch
-        if epoch.last is not None and not epoch.is_pass_over():
+        is_planned = epoch.plan is not None and epoch.queue is None  # somebody asked for the coming plan
+        is_next = asked_ahead or is_planned
+        is_next = is_next or (not epoch.is_pass_open() and (epoch.is_expecting() or has_new_iterator()))
+        if epoch.last is not None and not epoch.last.is_void and not is_next:
             return epoch.last.size
+        if not epoch.is_pass_open():
+            self._end_pass()
         return self._scores.count_left(self.plan(), epoch.done_before, find(self.group).world)
 
     def _position(self) -> tuple[int, int]:
         """The epoch that the next batch belongs to, and how many samples of it have come back."""
         epoch = self._epoch
         return self.epoch, 0 if epoch.is_finished() else epoch.done_before + epoch.done()
+
+    def _end_pass(self) -> None:
+        """Close the epoch of the last pass: a new pass is the next epoch, even if the loop left the last one early."""
+        self._settle()
+        if self._epoch.queue is not None and self._epoch.done():
+            self._close()
 
     def _settle(self) -> None:
         """Close the running epoch if it is finished. With ranks this is where they talk."""

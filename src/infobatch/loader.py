@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import default_collate, default_convert
+from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from .attribution.counted import Counted
 from .attribution.queue import STEPPED, Carried
 from .attribution.views import COPY, Copied, Fetched
-from .checks import check_count
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .plan import generator_for
@@ -23,11 +23,7 @@ WORKERS = 0x10AD  # so that what workers draw has nothing in common with plans
 
 
 class IndexedBatch:
-    """A batch on its way from collate to delivery, with its indices beside it.
-
-    ``Delivery`` takes the indices off. A framework that builds its own loader from the parts of ours would pass one of
-    these to the training loop: whatever is then done with it raises, and says what to do.
-    """
+    """A batch on its way from collate to delivery, with its indices beside it; ``Delivery`` takes them apart."""
 
     __slots__ = ("batch", "indices")
 
@@ -35,30 +31,8 @@ class IndexedBatch:
         self.indices = indices
         self.batch = batch
 
-    def __reduce__(self) -> tuple[type[IndexedBatch], tuple[Any, Any]]:
-        return IndexedBatch, (self.indices, self.batch)  # from a worker
-
     def pin_memory(self) -> IndexedBatch:
         return IndexedBatch(self.indices, pin_memory(self.batch))  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _refuse(cls, *_: Any) -> NoReturn:
-        raise MisalignedError(
-            message(
-                "the batches of infobatch.DataLoader itself",
-                "one of a loader that was rebuilt from its parts, with the indices still attached",
-                "Keep the loader as it is: it divides the plan between ranks itself. With Accelerate call "
-                "infobatch.integrations.accelerate.prepare instead of accelerator.prepare; elsewhere leave the loader "
-                "out of what the framework prepares.",
-            )
-        )
-
-    __iter__ = __getitem__ = __len__ = __torch_function__ = _refuse
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)  # what Python itself looks for
-        self._refuse()
 
 
 class CarryIndices:
@@ -68,8 +42,21 @@ class CarryIndices:
         self.collate = collate
 
     def __call__(self, fetched: Any) -> IndexedBatch:
-        indices = array("q", fetched.indices) if isinstance(fetched, Fetched) else None
-        return IndexedBatch(indices, self.collate(fetched))
+        if not isinstance(fetched, Fetched):  # batch_size=None, or a data set whose __getitems__ returns no list
+            return IndexedBatch(None, self.collate(fetched))
+        return IndexedBatch(array("q", fetched.indices), self.collate(list(fetched)))
+
+
+class PairWithIndices(CarryIndices):
+    """Collate to a pair of the batch and its indices as a tensor."""
+
+    def __call__(self, fetched: Any) -> Any:
+        carried = super().__call__(fetched)
+        if carried.indices is None:
+            got = f"a {type(fetched).__name__}"
+            remedy = "Leave with_indices out, or let its __getitems__ return a list."
+            raise InputError(message("for with_indices=True a data set that returns a list of samples", got, remedy))
+        return carried.batch, torch.tensor(carried.indices, dtype=torch.int64)
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -80,9 +67,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     Args:
         dataset: The ``InfoBatch`` or ``Pruned`` data set.
-        lookahead: How many more batches the loop fetches before it updates the current one; 0 for an ordinary loop.
+        with_indices: Yield pairs ``(batch, indices)``, for loops and wrappers that read ahead or reorder batches: there
+            the indices must travel with the batch, to ``update(loss, indices)``.
 
     The other arguments are those of torch's DataLoader, without ``shuffle`` and ``sampler``: the plan is shuffled.
+
+    Raises:
+        InputError: If an argument cannot work with pruned data.
 
     >>> import torch, infobatch
     >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
@@ -100,7 +91,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         *args: Any,
-        lookahead: int = 0,
+        with_indices: bool = False,
         **kwargs: Any,
     ) -> None:
         if isinstance(dataset, Copied):
@@ -121,9 +112,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "The plan is shuffled already; a batch_sampler may be built around train_data.sampler.",
                 )
             )
-        self.lookahead = check_count(
-            "lookahead", lookahead, 0, "It is the number of batches the loop reads ahead; 0 for an ordinary one."
-        )
         auto = batch_size is not None or batch_sampler is not None
         if not auto and num_workers and not kwargs.get("in_order", True):
             raise InputError(
@@ -133,7 +121,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "Single samples carry no indices.",
                 )
             )
-        collate = collate_fn or (default_collate if auto else default_convert)
+        if with_indices and not auto:
+            remedy = "Give it a batch_size; without one, samples come in the order of train_data.sampler."
+            raise InputError(message("batches, for with_indices=True", "batch_size=None", remedy))
+        self.with_indices = with_indices
         super().__init__(
             dataset,
             batch_size,
@@ -141,7 +132,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             None if batch_sampler is not None else dataset.sampler,
             batch_sampler,
             num_workers,
-            CarryIndices(collate),
+            collate_fn,
             *args,
             **kwargs,
         )
@@ -149,10 +140,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         resumed = self.generator is None and self._data._epoch.is_resumed_by_loader(persistent=self.persistent_workers)
         state = torch.get_rng_state() if resumed else None
-        delivery = Delivery(self, self.lookahead)
+        before = self._data._epoch.last
+        delivery = self._torch_iter() if self.with_indices else Delivery(self)
         if state is not None:  # each iterator draws a number for its workers, and a resumed run has one more iterator
             torch.set_rng_state(state)
+        if self._data._epoch.last is before:  # workers begin the pass at once
+            self._data._epoch.expect_pass(delivery)
         return delivery
+
+    def count_batches(self) -> int:
+        """Return the number of batches of the coming pass; ``len(loader)`` is that of the latest one.
+
+        For frameworks, which ask before they begin a pass. With several ranks, call it on all of them or on none.
+        """
+        return self._data.sampler.count_batches(self)
 
     def seed_workers(self) -> None:
         """Before a pass, let what its workers draw depend on (seed, epoch) only.
@@ -174,19 +175,35 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _data(self) -> Pruned:
         return self.dataset  # type: ignore[return-value]
 
-    def _torch_iter(self) -> Iterator[IndexedBatch]:
+    def _get_iterator(self) -> Any:
+        """Attach the indices where torch collates; ``loader.collate_fn`` stays the user's own."""
+        own = self.collate_fn
+        self.collate_fn = PairWithIndices(own) if self.with_indices else CarryIndices(own)
+        try:
+            return super()._get_iterator()
+        finally:
+            self.collate_fn = own
+
+    def _torch_iter(self) -> Any:
         return super().__iter__()
 
 
 class Delivery:
-    """The iterator of one pass: takes the indices off each batch and queues them for their losses."""
+    """The iterator of one pass: takes the indices off each batch and queues them for their losses.
 
-    def __init__(self, loader: DataLoader, lookahead: int = 0) -> None:
+    Args:
+        loader: The loader.
+        ahead: How many more batches to fetch before a batch is delivered, so that ``is_last`` is known.
+    """
+
+    def __init__(self, loader: DataLoader, ahead: int = 0) -> None:
         self._data = loader._data
-        self._lookahead = lookahead
+        self._ahead = ahead
         self._length = _length(loader)
         self._queue: Carried | None = None
         self._before = self._data._epoch.last
+        self._fetched: deque[tuple[Any, Tensor]] = deque()
+        self._is_drained = False
         self._batches = loader._torch_iter()
         self._bind()
 
@@ -198,15 +215,33 @@ class Delivery:
             raise TypeError("the batch sampler has no length")
         return self._length
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the batch that was delivered last is the last one of the pass; needs ``ahead``."""
+        return self._is_drained and not self._fetched
+
     def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._bind()
+        while len(self._fetched) <= self._ahead and not self._is_drained:
+            self._fetch()
+        if not self._fetched:
             if self._queue is not None:
                 self._queue.exhaust()
-            raise
+            raise StopIteration
+        queue = self._queue
+        if queue is None or queue is not self._data._epoch.last:
+            raise MisalignedError(STEPPED)
+        batch, indices = self._fetched.popleft()
+        queue.deliver(indices)
+        return batch
+
+    def _fetch(self) -> None:
+        try:
+            carried = next(self._batches)
+        except StopIteration:
+            self._is_drained = True
         self._bind()
+        if self._is_drained:
+            return
         queue = self._queue
         if queue is None:
             raise MisalignedError(
@@ -216,13 +251,9 @@ class Delivery:
                     "Build it around train_data.sampler, which decides which samples come.",
                 )
             )
-        if queue is not self._data._epoch.last:
-            raise MisalignedError(STEPPED)
-        if batch.indices is None:  # batch_size=None, or a data set whose __getitems__ returns no list: in order
-            queue.deliver(queue.origin.newest())
-        else:
-            queue.deliver(torch.frombuffer(batch.indices, dtype=torch.int64))
-        return batch.batch
+        is_carried = carried.indices is not None  # otherwise batches come in order, and are counted
+        indices = torch.frombuffer(carried.indices, dtype=torch.int64) if is_carried else queue.origin.newest()
+        self._fetched.append((carried.batch, indices))
 
     def _bind(self) -> None:
         """Take over the pass that the sampler opened: with workers in the iterator's constructor, else at ``next``."""
@@ -233,12 +264,12 @@ class Delivery:
             and opened is not self._before
             and opened.iterator is self._batches
         ):
-            self._queue = self._data._epoch.carry(self, self._lookahead)
+            self._queue = self._data._epoch.carry(self)
 
 
 def _length(loader: DataLoader) -> int | None:
-    """Return the number of batches, if the batch sampler knows it."""
+    """Return the number of batches of the coming pass, if the batch sampler knows it."""
     try:
-        return len(loader)
+        return loader.count_batches()
     except (TypeError, NotImplementedError):
         return None

@@ -58,8 +58,7 @@ def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
     if running.plan is None or not (running.is_resumed or running.done()):
         return 0, None
     queue = running.queue
-    piece, unsure = (None, ()) if queue is None else (queue.slice, queue.unsure)
-    saved = running.scores.save_running(running.plan, piece, unsure)
+    saved = running.scores.save_running(running.plan, None if queue is None else queue.slice)
     done = int(saved["fresh"].ne(UNSEEN).count_nonzero())
     # a shard without a loss may be part of an epoch that has begun on other ranks
     return done, saved if done or running.scores.is_sharded else None

@@ -39,8 +39,9 @@ def break_before_update(loop: Loop) -> None:
 
 
 def break_near_end(loop: Loop) -> None:
+    batches = loop.batches()
     last = batches_in(loop) - 2
-    for step, batch in enumerate(loop.batches()):
+    for step, batch in enumerate(batches):
         loop.update(batch)
         if step == last:
             loop.mark()
@@ -332,44 +333,9 @@ def one_ahead(loop: Loop) -> None:
         batch = coming
 
 
-def ahead(at: int, wrong: Callable[[Loop, Any], None]) -> Callable[[Loop], None]:
-    def event(loop: Loop) -> None:
-        batches, count = loop.batches(), batches_in(loop)
-        batch, step = next(batches), 0
-        while batch is not None:
-            coming = next(batches, None)
-            if step == at % count:
-                loop.mark()
-                wrong(loop, batch)
-            else:
-                loop.update(batch)
-            batch, step = coming, step + 1
-
-    return event
-
-
-def leave(loop: Loop, batch: Any) -> None:
-    pass
-
-
-def twice(loop: Loop, batch: Any) -> None:
-    loop.update(batch)
-    loop.mark()
-    loop.update(batch)
-
-
-def two_ahead_leave_at_end(loop: Loop) -> None:
-    """Reads two ahead; leaves out the last batch but one, when nothing more can be read."""
-    batches, count = loop.batches(), batches_in(loop)
-    queue = [next(batches), next(batches)]
-    for step in range(count):
-        coming = next(batches, None)
-        queue += [] if coming is None else [coming]
-        batch = queue.pop(0)
-        if step == count - 2:
-            loop.mark()
-        else:
-            loop.update(batch)
+def backwards(loop: Loop) -> None:
+    for batch in list(loop.batches())[::-1]:
+        loop.update(batch)
 
 
 def two_ahead(loop: Loop) -> None:

@@ -166,7 +166,10 @@ class Loop:
     def update(self, batch: Any) -> None:
         self.since.append("update")
         x = value(batch)
-        loss = self.train.update(x, x.long()) if self.feeder == "explicit" else self.train.update(x)
+        if self.options.get("with_indices") and isinstance(batch, list | tuple):
+            loss = self.train.update(x, batch[1])
+        else:
+            loss = self.train.update(x, x.long()) if self.feeder == "explicit" else self.train.update(x)
         mean, whole = (x * self.table[x.long()]).mean(), {len(x), *self.sizes}  # a short last batch counts for less
         self.weights_wrong |= not any(torch.isclose(loss, mean * len(x) / size) for size in whole)
         self.sizes.add(len(x))

@@ -272,37 +272,12 @@ row(
 row("next(iter(loader)) inside the epoch", do.look_inside, "next pass", "next pass", "next batch")
 row("the same, and its iterator is kept", do.look_inside_kept, "next pass", "next pass", "next batch")
 row("a loop that reads one batch ahead", do.one_ahead, "next update", "next update", "aligned")
-AHEAD = {"options": {"lookahead": 1, "drop_last": True}, "setups": ANY, "after": do.one_ahead}
-row("lookahead=1, reads one ahead", do.one_ahead, "-", "aligned", "-", options={"lookahead": 1}, after=do.one_ahead)
-row("lookahead=1, ordinary loop", do.ordinary, "-", "next pass", "-", **AHEAD)
-row("lookahead=1, a middle batch left out, unsaid", do.ahead(2, do.leave), "-", "next update", "-", **AHEAD)
-row("lookahead=1, the last batch but one left out, unsaid", do.ahead(-2, do.leave), "-", "next update", "-", **AHEAD)
-row("lookahead=1, the last batch left out, unsaid", do.ahead(-1, do.leave), "-", "aligned", "-", **AHEAD)
-row("lookahead=1, two updates for a middle batch", do.ahead(2, do.twice), "-", "that update", "-", **AHEAD)
-row("lookahead=1, two updates for the last batch but one", do.ahead(-2, do.twice), "-", "that update", "-", **AHEAD)
-row("lookahead=1, two updates for the last batch", do.ahead(-1, do.twice), "-", "that update", "-", **AHEAD)
-row(
-    "lookahead=2, reads two ahead",
-    do.two_ahead,
-    "-",
-    "aligned",
-    "-",
-    options={"lookahead": 2, "drop_last": True},
-    setups=ANY,
-    after=do.two_ahead,
-    in_part=True,
-)
-row(
-    "lookahead=2, the last batch but one left out, unsaid",
-    do.two_ahead_leave_at_end,
-    "-",
-    "next pass",
-    "-",
-    options={"lookahead": 2, "drop_last": True},
-    setups=ANY,
-    after=do.two_ahead,
-    in_part=True,
-)
+PAIRS: dict[str, Any] = {"options": {"with_indices": True}}
+row("with_indices=True, an ordinary epoch", do.ordinary, "-", "aligned", "-", **PAIRS)
+row("with_indices=True, reads two ahead", do.two_ahead, "-", "aligned", "-", **PAIRS)
+row("with_indices=True, updates in any order", do.backwards, "-", "aligned", "-", **PAIRS)
+row("with_indices=True, a middle batch left out, unsaid", do.leaving_out("middle"), "-", "aligned", "-", **PAIRS)
+row("with_indices=True, two updates for a batch", do.twice_for("middle"), "-", "later update", "-", **PAIRS)
 row(
     "in_order=False",
     do.ordinary,

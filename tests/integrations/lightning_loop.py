@@ -108,11 +108,10 @@ def plain(with_pace: bool = False, accumulate: int = 1, device: str = "cpu", **o
     scheduler = paced(optimizer, train, math.ceil(FULL / accumulate)) if with_pace else None
     loader, steps = infobatch.DataLoader(train, batch_size=BATCH, **options), 0
     for _ in range(EPOCHS):
-        last = len(loader)
         for count, batch in enumerate(loader, start=1):
             x, y = (part.to(device) for part in batch)
             (train.update((net(x) - y).square().squeeze(1)) / accumulate).backward()
-            if count % accumulate == 0 or count == last:
+            if count % accumulate == 0 or count == len(loader):
                 optimizer.step()
                 optimizer.zero_grad()
                 steps += 1

@@ -288,9 +288,9 @@ def test_batches_must_not_be_skipped() -> None:
         accelerator.skip_first_batches(loader, 2)
 
 
-def test_one_who_reads_ahead_as_well_is_refused() -> None:
-    with refused("lookahead=0"):
-        prepare(Accelerator(cpu=True), infobatch.DataLoader(Parts(Run()).train, lookahead=1))
+def test_a_loader_of_pairs_is_refused() -> None:
+    with refused("with_indices"):
+        prepare(Accelerator(cpu=True), infobatch.DataLoader(Parts(Run()).train, with_indices=True))
 
 
 def test_shared_out_batches_are_refused() -> None:

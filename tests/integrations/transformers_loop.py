@@ -161,8 +161,8 @@ def without(
     model.train()
     torch.manual_seed(9)
     for _ in range(EPOCHS):
-        total = len(batches)
         for number, given in enumerate(batches):
+            total = len(batches)
             batch = {name: value.to(device) for name, value in given.items()}
             indices = batch.pop("number", None)
             group = min(accumulate, total - number // accumulate * accumulate)

@@ -8,6 +8,7 @@ indices.
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,12 +17,12 @@ from operator import length_hint
 from typing import Any, NoReturn
 
 from torch import Tensor
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..epoch.slice import Slice, Where
 from ..errors import InputError, MisalignedError, StateError, message
-from .queue import STEPPED, Queue, Rival, follow, nothing_waits, rival_error, wrong_size
+from .queue import READ_AHEAD, STEPPED, Queue, Rival, follow, nothing_waits, rival_error, wrong_size
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,7 @@ class Counted(Queue):
                 message(
                     "losses for every earlier batch before an update",
                     f"{behind} samples without (batch {batches} was delivered, losses came for {self.taken} samples)",
-                    "Call train_data.skip() for a batch you leave out or lose to an error; a loop that reads ahead "
-                    "needs infobatch.DataLoader(..., lookahead=n); for parts of a batch pass indices.",
+                    f"Call train_data.skip() for a batch you leave out or lose to an error. {READ_AHEAD}",
                 )
             )
         left, yielded = self._waiting(batches), self._yielded()
@@ -260,8 +260,13 @@ class Counted(Queue):
         return Rival(self.loader.ref, self.front() if is_look else None, self._yielded, is_waiting=is_waiting)
 
 
-def find_iterator() -> _BaseDataLoaderIter | None:
+def find_iterator() -> Any:
     """Return the stock loader's iterator on whose behalf the sampler is being asked, if it is on the call stack."""
+    return find_frame_owner(_BaseDataLoaderIter)
+
+
+def find_frame_owner(kind: type) -> Any:
+    """Return the ``self`` of the nearest frame of torch's or torchdata's loaders that is of this kind; None if none."""
     frame = sys._getframe(1)
     for _ in range(32):
         if frame.f_back is None:
@@ -271,9 +276,28 @@ def find_iterator() -> _BaseDataLoaderIter | None:
         if not str(frame.f_globals.get("__name__")).startswith(("torch.utils.data.", "torchdata.")):
             continue
         owner = frame.f_locals.get("self")
-        if isinstance(owner, _BaseDataLoaderIter):
+        if isinstance(owner, kind):
             return owner
     return None
+
+
+def has_new_iterator() -> bool:
+    """Whether the loader that asks for the length has a stock iterator that has not begun its pass.
+
+    Without workers such an iterator asks the sampler for nothing until its first step, so it is looked for among the
+    objects that refer to the loader's batch sampler.
+    """
+    asking = find_iterator()
+    if asking is not None:
+        return not getattr(asking, "_num_yielded", 0)
+    loader = find_frame_owner(DataLoader)
+    if loader is None or loader.num_workers:
+        return False
+    batches = loader._index_sampler
+    owners = gc.get_referrers(batches)
+    iterators = [one for one in owners if isinstance(one, _BaseDataLoaderIter)]
+    iterators += [one for owner in owners if isinstance(owner, dict) for one in gc.get_referrers(owner)]
+    return any(isinstance(one, _BaseDataLoaderIter) and not getattr(one, "_num_yielded", 0) for one in iterators)
 
 
 def is_under_construction(iterator: Any) -> bool:
@@ -290,23 +314,37 @@ class PlanSampler(Sampler[int]):
     def __init__(
         self,
         begin: Callable[[_BaseDataLoaderIter | None], Counted],
-        length: Callable[[], int],
+        length: Callable[[bool], int],
         where: Callable[[], tuple[int, int]],
     ) -> None:
         self._begin = begin
         self._length = length
         self._where = where
+        self._is_asked_ahead = False
+        """Whether the length that is asked for is that of the coming pass."""
 
     def __iter__(self) -> Iterator[int]:
         if is_under_construction(find_iterator()):  # for a batch sampler that makes all its batches at once
-            yield from range(self._length())
+            yield from range(self._length(True))
             return
         queue = self._begin(find_iterator())  # found again: a variable here would keep the iterator alive
         for chunk in queue.hand_out():
             yield from chunk
 
     def __len__(self) -> int:
-        return self._length()
+        """The number of samples of the latest pass, so that ``running_loss / len(loader)`` is right after a loop.
+
+        From ``iter(loader)`` on it is that of the new pass; before the first pass, that of the coming one.
+        """
+        return self._length(self._is_asked_ahead)
+
+    def count_batches(self, loader: Any) -> int:
+        """Return the number of batches of the coming pass of a loader that draws from this sampler."""
+        self._is_asked_ahead = True
+        try:
+            return len(loader)
+        finally:
+            self._is_asked_ahead = False
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: loops call this for a DistributedSampler, but train_data counts its own epochs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -20,14 +20,15 @@ from ..errors import MisalignedError, message, plural
 
 ONE_ITERATOR = "one open iterator over the training data"
 FINISH_FIRST = "Finish a pass before you begin the next; for passes that do not train use train_data.full()."
+READ_AHEAD = (
+    "In a loop that reads ahead let the indices travel with each batch: infobatch.DataLoader(..., with_indices=True), "
+    "and update(loss, indices)."
+)
 STEPPED = message(ONE_ITERATOR, "a step of an older one after a newer one had begun", FINISH_FIRST)
 
 
 class Queue(ABC):
     """One pass over what remains of an epoch: what was handed out, and which batch the next losses belong to."""
-
-    unsure: Sequence[Where] = ()
-    """Samples whose losses are trusted only once the pass is complete."""
 
     def __init__(self, epoch: int, piece: Slice, total: int, rivals: list[Rival]) -> None:
         self.epoch = epoch
@@ -110,9 +111,6 @@ class Queue(ABC):
             if any(rival.blocks(front) for rival in self.rivals):
                 raise rival_error()
 
-    def check_complete(self) -> None:  # noqa: B027 (most passes have nothing in doubt)
-        """At the end of a pass, check that no losses are in doubt."""
-
 
 class Rival:
     """The iterator of an older pass. While it is open, a loss could be meant for one of its batches."""
@@ -191,15 +189,13 @@ def wrong_size(count: int, expected: int) -> MisalignedError:
 class Carried(Queue):
     """A pass whose batches bring their indices. Takes over from the ``Counted`` pass that hands the samples out."""
 
-    def __init__(self, origin: Queue, holder: Any, lookahead: int) -> None:
+    def __init__(self, origin: Queue, holder: Any) -> None:
         super().__init__(origin.epoch, origin.slice, origin.total, origin.rivals)
         self.origin = origin
         self.batch_size, self.is_sized, self.is_persistent = origin.batch_size, origin.is_sized, False
-        self.lookahead = lookahead
         self.waiting: deque[Where] = deque()
         self.delivered = 0
         """How many samples were delivered."""
-        self.unsure: list[Where] = []
         self._holder: weakref.ref[Any] = weakref.ref(holder)
         self._is_exhausted = False
         self._next: int | None = 0
@@ -226,35 +222,26 @@ class Carried(Queue):
         waiting = len(self.waiting)
         if not waiting:
             raise nothing_waits(count)
-        expected = max(self.lookahead, 1) if self._is_exhausted else self.lookahead + 1
-        if waiting > expected or (waiting < expected and not self._is_exhausted):
+        if waiting > 1:
             raise MisalignedError(
                 message(
-                    f"{plural(expected, 'delivered batch')} waiting for losses at an update",
-                    str(waiting),
-                    "Call train_data.skip() for a batch you leave out; a loop that reads ahead needs "
-                    "infobatch.DataLoader(..., lookahead=n); a collate_fn must not drop samples.",
+                    "losses for every earlier batch before an update",
+                    f"{waiting} batches that wait for theirs",
+                    f"Call train_data.skip() for a batch you leave out. {READ_AHEAD}",
                 )
             )
         if count != len(self.waiting[0]):
             raise wrong_size(count, len(self.waiting[0]))
-        where = self._pop()
-        if self.lookahead > 1 and self._is_exhausted and self.waiting:
-            self.unsure.append(where)  # which of the batches at hand it was shows when all have had their losses
-        return where
+        return self._pop()
 
     def _pop(self) -> Where:
         where = self.waiting.popleft()
         self.taken += len(where)
-        if not self.waiting:
-            self.unsure = []
         return where
 
     def put_back(self, where: Where) -> None:
         self.taken -= len(where)
         self.waiting.appendleft(where)
-        if self.unsure and self.unsure[-1] is where:
-            self.unsure.pop()
 
     def drop(self) -> Where:
         self.check_rivals()
@@ -313,16 +300,3 @@ class Carried(Queue):
             return None
         is_look = not self.taken and len(self.waiting) == 1
         return Rival(self._holder, self.front() if is_look else None)
-
-    def check_complete(self) -> None:
-        if self.unsure:
-            lost = sum(len(where) for where in self.unsure)
-            while self.unsure:
-                self.slice.skip(self.unsure.pop())
-            raise MisalignedError(
-                message(
-                    "losses for every batch that was read ahead",
-                    f"{plural(lost, 'loss')} and then no more, in epoch {self.epoch}; they were dropped",
-                    "Call update() or train_data.skip() for every batch.",
-                )
-            )

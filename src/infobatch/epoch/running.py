@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,7 @@ class RunningEpoch:
         self.idle_passes = 0
         """The number of complete passes without a loss in this epoch."""
         self.all_idle_passes = 0
+        self._expected: weakref.ref[Any] | None = None
 
     # ---- progress ----------------------------------------------------------------------------------------
 
@@ -88,13 +90,17 @@ class RunningEpoch:
         finished = self.is_finished()
         return (bool(self.done_before) and not finished) or (persistent and self.epoch + finished > 0)
 
-    def is_pass_over(self) -> bool:
-        """Whether the latest pass is over, so that a length is that of the next one."""
-        last = self.last
-        if last is None or last.is_over or last.is_void:
-            return True
-        # persistent workers keep the iterator, and samples that come with indices are not counted there
-        return last.is_persistent and (self.queue is None or self.is_finished())
+    def is_pass_open(self) -> bool:
+        """Whether the latest pass goes on: its iterator may deliver, and losses are missing."""
+        return self.queue is not None and self.queue.is_open and not self.is_finished()
+
+    def expect_pass(self, iterator: Any) -> None:
+        """Take note of an iterator that will begin a pass at its first step."""
+        self._expected = weakref.ref(iterator)
+
+    def is_expecting(self) -> bool:
+        """Whether there is an iterator that has not begun its pass yet."""
+        return self._expected is not None and self._expected() is not None
 
     # ---- ranks -------------------------------------------------------------------------------------------
 
@@ -148,15 +154,15 @@ class RunningEpoch:
         queue = Counted(self.epoch, piece, StockLoader.of(iterator, sampler), self.last)
         if self.last is not None:
             self.last.supersede()
-        self.last = queue
+        self.last, self._expected = queue, None
         if queue.total == 0 and queue.size:
             warn(f"epoch {self.epoch} trains nothing: with drop_last, {queue.size} kept samples are less than a batch")
         return queue
 
-    def carry(self, holder: Any, lookahead: int) -> Carried:
+    def carry(self, holder: Any) -> Carried:
         """Let the batches of the latest pass bring their indices from now on."""
         assert isinstance(self.last, Counted)
-        self.last = queue = Carried(self.last, holder, lookahead)
+        self.last = queue = Carried(self.last, holder)
         return queue
 
     def expect(self, what: str) -> Queue:
@@ -266,7 +272,6 @@ class RunningEpoch:
         """
         plan, queue, scores = self.plan, self.queue, self.scores
         assert plan is not None
-        self.drop_unsure()
         came = self.done_before + (0 if queue is None else queue.taken) + self.named + int(scores.named_count)
         if queue is not None:
             came -= queue.slice.count_ghosts(queue.taken)
@@ -286,13 +291,6 @@ class RunningEpoch:
         if queue is not None:
             queue.slice.release()
         return summary, error
-
-    def drop_unsure(self) -> None:
-        """Skip samples whose losses cannot be trusted because the pass was not completed."""
-        queue = self.queue
-        if isinstance(queue, Carried):
-            while queue.unsure:
-                queue.slice.skip(queue.unsure.pop())
 
     def drop_plan(self) -> None:
         """Let the next epoch be planned again; a pass over its first batch is void."""

@@ -131,8 +131,8 @@ class Scores(ABC):
         """Return what must be equal on all ranks before they train together."""
 
     @abstractmethod
-    def save_running(self, plan: Any, piece: Slice | None, unsure: Sequence[Where]) -> State:
-        """Return the plan and the losses of the running epoch, without those of ``unsure`` samples."""
+    def save_running(self, plan: Any, piece: Slice | None) -> State:
+        """Return the plan and the losses of the running epoch."""
 
     def shard_info(self) -> State:
         """Return which shard this is, as an entry of a state; nothing for a table."""
@@ -283,16 +283,11 @@ class ScoreTable(Scores):
     def terms(self, done_before: int) -> dict[str, Any]:
         return {"number of samples done in it": done_before, "mean of scores": repr(self.mean())}
 
-    def save_running(self, plan: Plan, piece: Slice | None, unsure: Sequence[Where]) -> State:
+    def save_running(self, plan: Plan, piece: Slice | None) -> State:
         if piece is not None:
             piece.hand_in()
-        fresh = self.fresh
-        if unsure:
-            assert isinstance(piece, TableSlice)
-            doubtful = torch.cat([move(piece.indices_of(where), self.device) for where in unsure])
-            fresh = fresh.index_fill(0, doubtful, UNSEEN)
-        columns: dict[Any, Tensor] = {None: fresh, **self.channels}
-        columns |= dict(self._gather("saves in", plan.epoch, piece, fresh))
+        columns: dict[Any, Tensor] = {None: self.fresh, **self.channels}
+        columns |= dict(self._gather("saves in", plan.epoch, piece, self.fresh))
         return {
             "indices": copy_to_cpu(plan.indices),
             "table": None if bool((plan.table == 1).all()) else copy_to_cpu(plan.table),

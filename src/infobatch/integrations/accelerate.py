@@ -82,8 +82,7 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
     """An ``infobatch.DataLoader`` whose batches arrive on the accelerator's device; made by :func:`prepare`.
 
     Accelerate asks its loaders whether the current batch is the last one, so that gradient accumulation ends with the
-    epoch. Since the length of a pruned epoch is not known to Accelerate, this loader reads one batch ahead, and the
-    training data are informed of it (``lookahead=1``).
+    epoch. Since the length of a pruned epoch is not known to Accelerate, this loader reads one batch ahead.
     """
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
@@ -103,30 +102,23 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
             # Otherwise each pass would draw from the global random state, and a resumed epoch, which is one more
             # pass, would continue with different dropout.
             self.loader.seed_workers()
-        self._delivery = delivery = Delivery(self.loader, lookahead=1)
+        self._delivery = delivery = Delivery(self.loader, ahead=1)
         self.begin()
-        ahead: list[Any] = []
         try:
             for batch in delivery:
-                if ahead:
-                    yield ahead.pop()
-                ahead.append(self._move(batch))
-            # Accelerate asks the loader that began last. If a validation loop was left early, that is not this one.
-            self.end()
-            self.begin()
-            self.end_of_dataloader = True
-            if ahead:
-                yield ahead.pop()
+                if delivery.is_last:
+                    # Accelerate asks the loader that began last. If a validation loop was left early, that is another.
+                    self.end()
+                    self.begin()
+                    self.end_of_dataloader = True
+                yield self._move(batch)
         finally:
             if self._delivery is delivery:
                 self._delivery = None
                 self.end()
 
     def __len__(self) -> int:
-        """Return the number of batches of the running epoch, or of the next one between two epochs.
-
-        With several ranks, call it between two epochs on all ranks or on none.
-        """
+        """Return the number of batches of the latest pass; from ``iter(loader)`` on, of the new one."""
         return len(self.loader if self._delivery is None else self._delivery)
 
     @property
@@ -201,9 +193,9 @@ def _check_loader(accelerator: Accelerator, loader: DataLoader) -> None:
     if accelerator.distributed_type in (DistributedType.XLA, DistributedType.MEGATRON_LM):
         remedy = "It loads data in its own way: train without Accelerate there, or without pruning."
         raise InputError(message("ranks of torch.distributed", str(accelerator.distributed_type.value), remedy))
-    if loader.lookahead:
-        remedy = "Create the loader without it: the prepared loader reads ahead by itself."
-        raise InputError(message("lookahead=0", f"lookahead={loader.lookahead}", remedy))
+    if loader.with_indices:
+        remedy = "Leave it out: the prepared loader reads ahead, and keeps the indices of each batch by itself."
+        raise InputError(message("a loader without with_indices", "with_indices=True", remedy))
     if accelerator.dispatch_batches or (accelerator.split_batches and accelerator.num_processes > 1):
         got = "dispatch_batches=True" if accelerator.dispatch_batches else "split_batches=True"
         remedy = "Leave it out: each process loads its own part of the plan, batch_size samples at a time."

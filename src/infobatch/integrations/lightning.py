@@ -109,7 +109,7 @@ class Pruning(pl.Callback):
         if has_ended:  # the length of the old epoch tells Lightning that its validation is over
             self._set_length(trainer, processed)
         elif done:  # the loader yields the remaining batches, but Lightning counts from the start of the epoch
-            self._set_length(trainer, processed + len(loader))
+            self._set_length(trainer, processed + loader.count_batches())
             loop._data_fetcher.length = loop.max_batches
             self._warn_lost_gradients(trainer, epoch, processed, is_broken)
 
@@ -135,7 +135,7 @@ class Pruning(pl.Callback):
         fetcher: Any = trainer.fit_loop._data_fetcher
         if fetcher.done:  # Lightning stops by count; the loader notices its end only when asked for one more batch
             next(fetcher.iterator, None)
-        self._set_length(trainer, len(self._loader(trainer)))
+        self._set_length(trainer, self._loader(trainer).count_batches())
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         data = self.train_data

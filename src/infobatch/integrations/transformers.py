@@ -181,7 +181,8 @@ class PrunedTrainer(Trainer):
     ) -> None:
         """Run an epoch with its own number of batches and steps."""
         del steps_in_epoch, num_update_steps_per_epoch
-        data, batches = self.train_dataset, len(train_dataloader)
+        data = self.train_dataset
+        batches = data.sampler.count_batches(train_dataloader)
         if not batches:
             raise EpochError(
                 message(

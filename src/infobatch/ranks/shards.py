@@ -173,13 +173,9 @@ class ShardedScores(Scores):
     def shard_info(self) -> State:
         return {"shard": {"rank": self.ranks.rank, "world": self.ranks.world, "start": self.start}}
 
-    def save_running(self, plan: ShardPlan, piece: Slice | None, unsure: Sequence[Where]) -> State:
+    def save_running(self, plan: ShardPlan, piece: Slice | None) -> State:
         del piece
-        fresh = self.fresh.clone()
-        for where in unsure:
-            assert isinstance(where, Tensor)
-            fresh.index_fill_(0, self._cells(move(where, self.device)), UNSEEN)
-        return {"level": copy_to_cpu(self.level[:-1]), "fresh": copy_to_cpu(fresh[:-1]), **asdict(plan)}
+        return {"level": copy_to_cpu(self.level[:-1]), "fresh": copy_to_cpu(self.fresh[:-1]), **asdict(plan)}
 
     def check_states(self, state: Any, method: str, compensate: str) -> list[State]:
         states = state if isinstance(state, list) else [state]
