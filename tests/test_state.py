@@ -239,7 +239,7 @@ def test_the_epoch_to_go_on_with() -> None:
         again.load_state_dict(training.state_dict())
         plan = training.data.plan()
         last = sum(len(entry["z"]) for entry in training.log if entry["epoch"] == training.log[-1]["epoch"])
-        finished = last == len(training.log[-1]["plan"])
+        finished = last >= len(training.log[-1]["plan"])  # a ghost may fill up the last batch
         assert again.data.epoch == training.log[-1]["epoch"] + finished
         assert again.data.progress[1] == (0 if finished else last)
         assert torch.equal(again.data.plan().indices, plan.indices)

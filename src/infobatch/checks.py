@@ -166,10 +166,10 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         )
 
 
-def check_members(indices: Tensor, scores: Scores, epoch: int, ghost: Tensor | None = None) -> Tensor:
+def check_members(indices: Tensor, scores: Scores, epoch: int, ghosts: Tensor | None = None) -> Tensor:
     """Check that indices are positions in the data set and in the plan, and return their weights.
 
-    Reads values, so for the CPU only. A rank's ghost has weight 0 and is allowed.
+    Reads values, so for the CPU only. Ghosts have weight 0 and are allowed.
     """
     try:
         weights = scores.look_up(indices)
@@ -182,8 +182,10 @@ def check_members(indices: Tensor, scores: Scores, epoch: int, ghost: Tensor | N
                 "They are positions in the data set that train_data wraps.",
             )
         ) from None
-    if not weights.min().is_nonzero() and (ghost is None or bool((weights == 0)[indices != ghost].any())):
-        raise MisalignedError(describe_stranger(epoch))
+    if not weights.min().is_nonzero():
+        strangers = indices[weights == 0]
+        if ghosts is None or not bool(torch.isin(strangers, ghosts.to(strangers.device)).all()):
+            raise MisalignedError(describe_stranger(epoch))
     return weights
 
 

@@ -41,8 +41,7 @@ def make_state(
         "num_epochs": num_epochs,
         "seed": seed,
         "epoch": running.epoch,
-        "largest_update": running.largest_update,
-        "previous_largest": running.previous_largest,
+        "usual_update": running.largest_here or running.usual_update,
         "planned": scores.planned,
         "scores": copy_to_cpu(scores.scores),
         "memory": {name: copy_to_cpu(column) for name, column in scores.memory.items()},
@@ -66,7 +65,7 @@ def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
 
 def restore(running: RunningEpoch, states: Sequence[State], compensate: Compensation) -> None:
     """Load states that ``Scores.check_states`` has accepted, into an epoch that stands at its start."""
-    running.largest_update, running.previous_largest = states[0]["largest_update"], states[0]["previous_largest"]
+    running.usual_update, running.largest_here = states[0]["usual_update"], 0
     running.plan, open_plan = running.scores.restore(states)
     if running.plan is not None:
         open_plan(running.plan.scale(compensate))

@@ -14,7 +14,7 @@ from .epoch.summary import EpochSummary
 from .errors import StateError, message, plural
 
 FORMAT = 2
-COUNTS = ("seed", "epoch", "largest_update", "previous_largest", "planned", "done")
+COUNTS = ("seed", "epoch", "usual_update", "planned", "done")
 FIELDS = {
     *("format", "size", "method", "compensate", "device", "num_epochs", "scores", "memory", "summaries", "running"),
     *COUNTS,

@@ -37,7 +37,8 @@ def train_on(train_data: infobatch.Pruned, losses: list[float], batch_size: int)
     for (z,) in infobatch.DataLoader(train_data, batch_size=batch_size):
         batch = torch.tensor([losses[index] for index in z.tolist()])
         train_data.update(batch)
-        came |= dict(zip(z.tolist(), batch.tolist(), strict=True))
+        has_weight = train_data.batch_weights > 0  # all but the ghost that fills up a last batch of one sample
+        came |= dict(zip(z[has_weight].tolist(), batch[has_weight].tolist(), strict=True))
     return came
 
 

@@ -50,10 +50,14 @@ class RunningEpoch:
         """Whether the device counts them instead: Python cannot inside a graph, nor tell which rank they belong to."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
-        self.largest_update = 0
-        """The number of losses of this epoch's largest update, all ranks together; 0 before the first."""
-        self.previous_largest = 0
-        """The same, of the epoch before."""
+        self.is_captured = False
+        """Whether a graph repeats updates that Python has seen only once."""
+        self.named_here = 0
+        """How many samples came with indices in the updates that Python has seen in this epoch."""
+        self.largest_here = 0
+        """The number of losses of the largest update in this epoch and process, all ranks together; 0 before it."""
+        self.usual_update = 0
+        """The same of an earlier epoch, or of the process that was resumed."""
         self.idle_passes = 0
         """The number of complete passes without a loss in this epoch."""
         self.all_idle_passes = 0
@@ -150,14 +154,26 @@ class RunningEpoch:
         self, seed: int, sampler: Sampler[int], iterator: _BaseDataLoaderIter | None, ranks: Ranks
     ) -> Counted:
         """Begin a pass over what remains of the plan."""
-        piece = self.scores.open_slice(self.plan, seed, ranks, resumed=bool(self.done_before))
-        queue = Counted(self.epoch, piece, StockLoader.of(iterator, sampler), self.last)
+        loader = StockLoader.of(iterator, sampler)
+        no_single = loader.batch_size if self._must_fill(loader, ranks.world) else 0
+        piece = self.scores.open_slice(self.plan, seed, ranks, resumed=bool(self.done_before), no_single=no_single)
+        queue = Counted(self.epoch, piece, loader, self.last)
         if self.last is not None:
             self.last.supersede()
         self.last, self._expected = queue, None
         if queue.total == 0 and queue.size:
             warn(f"epoch {self.epoch} trains nothing: with drop_last, {queue.size} kept samples are less than a batch")
         return queue
+
+    def _must_fill(self, loader: StockLoader, world: int) -> bool:
+        """Whether a last batch of one sample is to be avoided because full data would not have one.
+
+        BatchNorm refuses such a batch, and so does ``squeeze()`` in many a script.
+        """
+        plan, size = self.plan, loader.batch_size
+        if plan is None or plan.kept == plan.size or not loader.is_sized or loader.drop_last or size == 1:
+            return False
+        return -(-plan.size // world) % size != 1
 
     def carry(self, holder: Any) -> Carried:
         """Let the batches of the latest pass bring their indices from now on."""
@@ -200,7 +216,7 @@ class RunningEpoch:
         if self.scores.channels:
             assert isinstance(queue.slice, TableSlice)
             self.scores.record_channels(queue.slice.indices_of(where), channels)
-        factor = self._size_factor(count, is_last=queue.taken >= queue.total, is_batch=True)
+        factor = self._batch_factor(queue, count)
         return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
     def note_named(self, indices: Tensor, *, look: bool) -> tuple[Tensor, float]:
@@ -209,58 +225,65 @@ class RunningEpoch:
         Without a ``look`` no value is read, so no device waits, and a graph may hold all of it.
         """
         if look:
-            ghost = None if self.queue is None else self.queue.slice.ghost
-            weights = checks.check_members(indices, self.scores, self.epoch, ghost)
+            ghosts = None if self.queue is None else self.queue.slice.ghosts
+            weights = checks.check_members(indices, self.scores, self.epoch, ghosts)
         elif is_in_graph(indices):
-            self.counts_on_device = True
-        factor = self._count_named(indices)
-        return weights if look else self.scores.look_up(indices), factor
-
-    def _count_named(self, indices: Tensor) -> float:
-        count = indices.numel()
+            self.is_captured = self.counts_on_device = True
         if self.counts_on_device:
             self.scores.count_named(indices)
         else:
-            self.named += count
-        if torch.compiler.is_compiling():
-            return 1.0  # one graph serves all sizes, and does not know which update is the last
-        if self.counts_on_device and indices.device.type != "cpu":  # it is not asked: graphs have full-sized updates
-            is_short = self._over_ranks(count) < (self.largest_update or self.previous_largest)
-            return self._size_factor(count, is_last=is_short and not is_in_graph(indices), is_batch=False) or 1.0
-        return self._size_factor(count, is_last=self.is_finished(), is_batch=False) or 1.0
+            self.named += indices.numel()
+        factor = 1.0 if torch.compiler.is_compiling() else self._named_factor(indices)
+        return weights if look else self.scores.look_up(indices), factor
 
-    def _size_factor(self, count: int, *, is_last: bool, is_batch: bool) -> float | None:
-        """Return the losses of an update over those of a full-sized one, so that all samples of an epoch count alike.
+    # Pruned epochs end with a short batch of any size. As the mean of its losses, a single sample would step as far as
+    # a whole batch. So the mean over a batch of b samples counts b/B, B being the size of a whole one. Full epochs stay
+    # as without pruning, and so do epochs of a single batch.
 
-        Pruned epochs end with a short batch of any size. As the mean of its losses, a single sample would step as far
-        as a whole batch. None in full epochs, which stay as without pruning, and in epochs of one batch. Without
-        ``is_batch`` the update may hold a part of a batch.
-        """
-        plan, size = self.plan, self._over_ranks(count)
-        if size == self.largest_update >= self.previous_largest and plan is not None and size < plan.kept:
-            return None if plan.kept == plan.size else 1.0  # another full-sized update, as nearly always
-        queue = self.queue
-        loaded = self._over_ranks(queue.batch_size) if queue is not None and queue.is_sized else 0
-        is_first = False
-        if not is_batch:
-            taken = 0 if queue is None else queue.taken
-            so_far = self.done_before + self._over_ranks(taken + self.named)
-            is_first = not self.largest_update if self.counts_on_device and not taken else so_far <= loaded
-        full = full_update_size(
-            size,
-            self.largest_update,
-            self.previous_largest,
-            loaded,
-            is_batch=is_batch,
-            is_first=is_first,
-            is_last=is_last,
-        )
-        if not is_last or size >= (self.largest_update or self.previous_largest):
-            self.largest_update = max(self.largest_update, size)
-        if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
+    def _batch_factor(self, queue: Queue, count: int) -> float | None:
+        """Return b/B for a batch of b = ``count`` samples; None where it stays as without pruning."""
+        size, usual = self._over_ranks(count), self._note_size(count)
+        if self._is_whole(size):
             return None
-        is_whole_epoch = size >= plan.kept and (queue is None or queue.size <= count)
-        return None if is_whole_epoch else size / full
+        if queue.is_sized:
+            return min(count / queue.batch_size, 1.0)
+        return min(size / usual, 1.0) if queue.is_finished else 1.0
+
+    def _named_factor(self, indices: Tensor) -> float:
+        """Return b/B for samples that came with indices, in whole batches or in parts of b samples together.
+
+        Each part counts as its batch does, so the parts of a batch, each times its share of the batch, add up to the
+        batch.
+        """
+        count, before = indices.numel(), self.named_here
+        size, usual = self._over_ranks(count), self._note_size(count)
+        self.named_here += count
+        if self._is_whole(size) or is_in_graph(indices):
+            return 1.0
+        queue = self.queue
+        if queue is not None and queue.is_sized:
+            if self.plan is not None and not self.done_before and self.plan.kept <= self._over_ranks(queue.batch_size):
+                return 1.0
+            rest = queue.total % queue.batch_size
+            is_rest = count < queue.batch_size and (self.is_captured or before >= queue.total - rest)
+            return rest / queue.batch_size if rest and is_rest else 1.0
+        if self.counts_on_device and indices.device.type != "cpu":
+            is_last = size < usual  # the device is not asked how many have come; graphs have full-sized updates
+        else:
+            is_last = self.is_finished()
+        return min(size / usual, 1.0) if is_last else 1.0
+
+    def _is_whole(self, size: int) -> bool:
+        """Whether an update stays as without pruning: in a full epoch, or as the only one of its epoch."""
+        plan = self.plan  # a graph may be captured before there is a plan
+        return plan is None or plan.kept == plan.size or size >= plan.kept
+
+    def _note_size(self, count: int) -> int:
+        """Take note of an update of ``count`` losses; return the size of a whole one, as far as updates show it."""
+        size = self._over_ranks(count)
+        usual = self.largest_here or self.usual_update or size
+        self.largest_here = max(self.largest_here, size)
+        return usual
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
@@ -310,8 +333,8 @@ class RunningEpoch:
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
         self.is_resumed = self.is_announced = False
-        self.done_before = self.named = self.idle_passes = 0
-        self.previous_largest, self.largest_update = self.largest_update or self.previous_largest, 0
+        self.done_before = self.named = self.named_here = self.idle_passes = 0
+        self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
 
     def to(self, device: torch.device) -> None:
         self.scores.to(device)
@@ -320,22 +343,6 @@ class RunningEpoch:
             self.plan = self.plan.to(device)
         if self.last is not None:
             self.last.slice.to(device)
-
-
-def full_update_size(
-    size: int, largest: int, previous: int, loaded: int, *, is_batch: bool, is_first: bool, is_last: bool
-) -> int:
-    """Return how many losses a full-sized update brings, given one that brings ``size``, over all ranks.
-
-    The largest one of the epoch. While the ``is_first`` batch comes in parts, the largest part may still be to come:
-    then that of the previous epoch. If a short batch comes first of all, the loader's batch size, ``loaded``. If
-    batches may have any size (``loaded`` is 0), only the last one can be short.
-    """
-    if not is_batch and size < loaded:
-        return max(largest, previous if is_first else 0, size)
-    if not loaded:
-        return max(largest or previous, size) if is_last else size
-    return max(largest or min(previous or loaded, loaded), size)
 
 
 def is_in_graph(indices: Tensor) -> bool:

@@ -70,8 +70,11 @@ class Scores(ABC):
         """Open an epoch with the weights of the plan times ``scale``, and no losses."""
 
     @abstractmethod
-    def open_slice(self, plan: Any, seed: int, ranks: Ranks, *, resumed: bool) -> Slice:
-        """Return this rank's slice of what remains of the plan."""
+    def open_slice(self, plan: Any, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> Slice:
+        """Return this rank's slice of what remains of the plan.
+
+        With ``no_single``, the size of the batches, a ghost is added where a single sample would be left for the last.
+        """
 
     @abstractmethod
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
@@ -189,10 +192,15 @@ class ScoreTable(Scores):
         self.fresh.fill_(UNSEEN)
         self.named_count.zero_()
 
-    def open_slice(self, plan: Plan, seed: int, ranks: Ranks, *, resumed: bool) -> TableSlice:
+    def open_slice(self, plan: Plan, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> TableSlice:
         del seed  # the plan is in order already
-        unseen = self.fresh.index_select(0, plan.indices) == UNSEEN if resumed else None
-        return TableSlice(plan.indices if unseen is None else plan.indices[unseen], ranks, self)
+        remaining = plan.indices
+        if resumed:
+            remaining = remaining[self.fresh.index_select(0, remaining) == UNSEEN]
+        filler = remaining[:0]
+        if no_single and -(-remaining.numel() // ranks.world) % no_single == 1:
+            filler = (plan.table == 0).nonzero()[0]  # left out, so its weight is 0
+        return TableSlice(remaining, filler, ranks, self)
 
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
         return -(-(plan.kept - done_before) // world)
@@ -275,8 +283,8 @@ class ScoreTable(Scores):
         columns: dict[Any, Tensor] = {None: fresh, **self.channels}
         for name, column in columns.items():
             mine = column.index_select(0, piece.indices)
-            if name is None and piece.ghost is not None:
-                mine[-1] = UNSEEN
+            if name is None:
+                mine[piece.size - piece.ghosts.numel() :] = UNSEEN
             values = gather(piece.ranks, mine, piece.remaining.numel(), purpose, epoch)
             yield name, column.index_copy(0, piece.remaining, values)
 
@@ -333,14 +341,17 @@ class ScoreTable(Scores):
 class TableSlice(Slice):
     """A rank's slice of a plan as a list, with weights and losses beside it in the same order."""
 
-    def __init__(self, remaining: Tensor, ranks: Ranks, table: ScoreTable) -> None:
+    def __init__(self, remaining: Tensor, filler: Tensor, ranks: Ranks, table: ScoreTable) -> None:
         self.remaining = remaining
         """The remaining samples of the plan, of all ranks together."""
         self.ranks = ranks
-        self.indices = take_share(remaining, ranks)
+        self.indices = torch.cat([take_share(remaining, ranks), filler])
         self.size = self.indices.numel()
         self._table = table
-        self._ghosts = ghosts(remaining.numel(), ranks.world)
+        self._ghosts_everywhere = self.size * ranks.world - remaining.numel()
+        self._real = self.size - filler.numel()
+        if ranks.rank >= ranks.world - ghosts(remaining.numel(), ranks.world):
+            self._real -= 1
         self._host = self.indices.cpu()
         with torch.inference_mode(False):  # these outlive the mode in which a batch happens to be fetched
             if ranks.world > 1:
@@ -378,8 +389,7 @@ class TableSlice(Slice):
         return where if isinstance(where, Tensor) else self.indices[where.start : where.stop]
 
     def hand_in(self) -> None:
-        if self.ghost is not None:
-            self.losses[-1] = UNSEEN
+        self.losses[self._real :] = UNSEEN
         seen = self.losses != UNSEEN
         self._table.fresh.index_copy_(0, self.indices[seen], self.losses[seen])
 
@@ -399,18 +409,19 @@ class TableSlice(Slice):
         return self.remaining[position % self.ranks.world != self.ranks.rank]
 
     @property
-    def ghost(self) -> Tensor | None:
-        return self.remaining[0] if self.ranks.rank >= self.ranks.world - self._ghosts else None
+    def ghosts(self) -> Tensor:
+        return self.indices[self._real :]
 
     def count_ghosts(self, taken: int) -> int:
-        # a ghost comes last, so the number of losses says whether it came; one that was named is taken back
-        return 0 if self.ghost is None else int(taken == self.size or self._table.forget(self.ghost))
+        # they come last, so the number of losses says whether they came; those that were named are taken back
+        forgotten = sum(self._table.forget(ghost) for ghost in self.ghosts)
+        return max(forgotten, taken - self._real, 0)
 
     def correction(self, count: int, taken: int) -> float:
-        if not self._ghosts or taken < self.size:
+        if not self._ghosts_everywhere or taken < self.size:
             return 1.0
         losses = count * self.ranks.world
-        return losses / (losses - self._ghosts)
+        return losses / (losses - self._ghosts_everywhere)
 
 
 def merge_losses(fresh: Tensor, scores: Tensor) -> int:

@@ -59,12 +59,15 @@ class Slice(ABC):
 
     @property
     @abstractmethod
-    def ghost(self) -> Tensor | None:
-        """The sample this rank repeats with weight 0 to be as long as the others, if any."""
+    def ghosts(self) -> Tensor:
+        """The samples at the end of this slice that have weight 0 and whose losses are dropped.
+
+        They make this rank as long as the others, and the last batch larger than one sample.
+        """
 
     @abstractmethod
     def count_ghosts(self, taken: int) -> int:
-        """Return how many of the first ``taken`` losses belong to ghosts, and forget a ghost that was named."""
+        """Return how many of the first ``taken`` losses belong to ghosts, and forget ghosts that were named."""
 
     @abstractmethod
     def correction(self, count: int, taken: int) -> float:

@@ -88,9 +88,10 @@ class ShardedScores(Scores):
         self.named_count.zero_()
         self.elsewhere_count.zero_()
 
-    def open_slice(self, plan: ShardPlan, seed: int, ranks: Ranks, *, resumed: bool) -> ShardSlice:
-        del ranks, resumed  # the ranks are fixed, and what has a loss is never walked again
-        return ShardSlice(plan.epoch, self, seed)
+    def open_slice(self, plan: ShardPlan, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> ShardSlice:
+        del resumed  # what has a loss is never walked again
+        is_single = ranks.world > 1 and no_single > 0 and max(self.rows) % no_single == 1
+        return ShardSlice(plan.epoch, self, seed, max(self.rows) + is_single)
 
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
         del plan, done_before, world
@@ -159,7 +160,7 @@ class ShardedScores(Scores):
 
     def ghost(self) -> Tensor:
         """Return a sample of another rank, to fill up with."""
-        return self._spread.sample(torch.tensor(self._place_elsewhere, device="cpu"))
+        return self._spread.sample(torch.tensor([self._place_elsewhere], device="cpu"))
 
     def _to_come(self) -> Tensor:
         return (self.level[:-1] != 0).logical_and_(self.fresh[:-1] == UNSEEN)
@@ -226,15 +227,15 @@ class ShardSlice(Slice):
     Losses and weights are kept with the scores, so samples are named by their indices.
     """
 
-    def __init__(self, epoch: int, scores: ShardedScores, seed: int) -> None:
+    def __init__(self, epoch: int, scores: ShardedScores, seed: int, size: int) -> None:
         self.ranks = scores.ranks
-        self.size = max(scores.rows)
+        self.size = size
         self._epoch = epoch
         self._scores = scores
         self._seed = seed
         self._rows = scores.rows
         self._missing = self.size - self._rows[self.ranks.rank]
-        """How many ghosts make this rank as long as the longest."""
+        """The number of ghosts at the end."""
         self._window: deque[tuple[int, Tensor]] = deque()
         self._reached = 0
         self._ghosts_seen = 0
@@ -293,8 +294,8 @@ class ShardSlice(Slice):
         pass  # the scores have it all
 
     @property
-    def ghost(self) -> Tensor | None:
-        return self._scores.ghost() if self._missing else None
+    def ghosts(self) -> Tensor:
+        return self._scores.ghost().expand(self._missing)
 
     def count_ghosts(self, taken: int) -> int:  # noqa: ARG002
         count = self._ghosts_seen + int(self._scores.elsewhere_count)
