@@ -42,8 +42,6 @@ HEALTHY = [
     "stock(batch_size=100)",
     "stock(Subset(Pictures(), range(5, 55)))",
     "stock(TensorDataset(torch.randn(60, 2, dtype=torch.bfloat16)))",
-    "ReadsAhead(ours(lookahead=1))",
-    "ours(lookahead=2)",
     "d = pruned()\nreturn infobatch.DataLoader(d, batch_sampler=Sorted(d.sampler))",
     "d = pruned()\nreturn Torch(d, batch_sampler=BatchSampler(d.sampler, 8, False))",
     "d = pruned()\nreturn d, Torch(d.dataset, batch_size=8, sampler=d.sampler)",
@@ -126,6 +124,7 @@ def test_rows_that_cannot_be_recognised_are_followed_by_their_places(patient: Ca
 # ---- ill -------------------------------------------------------------------------------------------------------
 
 BY_INDEX = r"update\(loss, indices\)"
+PAIRS = r"(?s)infobatch\.DataLoader\(.*with_indices=True\).*update\(loss, indices\)"
 OURS = r"loader = infobatch\.DataLoader\(train_data, batch_size=8\)"
 ILL = {
     "shuffle=True": ("stock(sampler=None, shuffle=True)", "sampler", "shuffle=True", OURS),
@@ -137,15 +136,10 @@ ILL = {
         "d = pruned()\nreturn Torch(d, batch_size=8, sampler=DistributedSampler(d, 2, 0))",
         "sampler", "DistributedSampler", OURS,
     ),
-    "reads ahead": ("ReadsAhead(stock())", "reading ahead", "fetched 1 more", r"batch_size=8, lookahead=1\)"),
-    "reads three ahead": (
-        "ReadsAhead(stock(num_workers=2), by=3)", "reading ahead", "fetched 3 more",
-        r"batch_size=8, num_workers=2, lookahead=3\)",
-    ),
-    "reads ahead of ours": ("ReadsAhead(ours())", "reading ahead", "fetched 1 more", r"lookahead=1\)"),
-    "reads ahead, shuffled": (
-        "ReadsAhead(stock(sampler=None, shuffle=True))", "reading ahead", "fetched 1 more", r"lookahead=1\)",
-    ),
+    "reads ahead": ("ReadsAhead(stock())", "losses", "batch 1 of epoch 0", PAIRS),
+    "reads three ahead": ("ReadsAhead(stock(num_workers=2), by=3)", "losses", "epoch 0", PAIRS),
+    "reads ahead of ours": ("ReadsAhead(ours())", "losses", "epoch 0", PAIRS),
+    "reads ahead, shuffled": ("ReadsAhead(stock(sampler=None, shuffle=True))", "losses", "epoch 0", PAIRS),
     "collate drops": ("stock(collate_fn=without_first)", "batch size", "a batch of 7", "not in collate_fn"),
     "collate drops, ours": ("ours(collate_fn=without_first)", "batch size", "batch of 7", "not in collate_fn"),
     "collate doubles": ("stock(collate_fn=doubled)", "batch size", "batch of 16 rows", r"view\(-1, 8\).mean\(0\)"),
@@ -214,9 +208,35 @@ def test_the_remedy_was_tried(name: str, patient: Callable[..., str]) -> None:
 def test_the_remedy_as_printed_heals(patient: Callable[..., str]) -> None:
     """The line of code it gives, put in the place of the loader."""
     broken = examine(patient("ReadsAhead(stock(num_workers=2))"))
-    line = named(broken, "reading ahead").mend
+    line = named(broken, "losses").mend.splitlines()[0]
     healed = examine(patient(f"train_data = pruned()\n{line}\nreturn ReadsAhead(loader)"))
     assert not_ok(healed) == {}
+    assert "update(loss, indices)" in healed.verdict
+
+
+@pytest.mark.parametrize("around", ["{}", "ReadsAhead({})", "ReadsAhead({}, by=3)"])
+@pytest.mark.parametrize("arguments", ["", ", num_workers=2", ", collate_fn=scaled"])
+def test_pairs_of_batch_and_indices_are_followed(around: str, arguments: str, patient: Callable[..., str]) -> None:
+    loader = f"ours(with_indices=True{arguments})"
+    found = examine(patient(around.format(loader)))
+    assert not_ok(found) == {}
+    assert found.verdict == "Every loss reaches its sample if the loop calls update(loss, indices)."
+
+
+def test_pairs_that_do_not_match_are_noticed(patient: Callable[..., str]) -> None:
+    """Rows in another order than their indices, indices in another order than their rows, and pairs taken apart."""
+    inside = examine(patient("ours(with_indices=True, collate_fn=backwards)"))
+    assert named(inside, "losses").status == "problem"
+    found = examine(patient("Misled(stock())"))
+    assert named(found, "remedy").status == "problem"
+    assert "with_indices" not in named(found, "losses").mend
+    lost = examine(patient("ReadsAhead(InParts(stock()))"))
+    assert named(lost, "remedy").status == "not checkable"
+
+
+def test_a_loader_that_ours_cannot_replace_is_examined_all_the_same(patient: Callable[..., str]) -> None:
+    found = examine(patient("stock(Augmented(), batch_size=None, num_workers=2, in_order=False)"))
+    assert named(found, "workers").status == "problem"
 
 
 @pytest.mark.parametrize("loader", ["stock", "ours", "plain"])
@@ -282,7 +302,7 @@ def test_a_plain_data_set_gets_the_three_lines_and_a_trial(patient: Callable[...
 
 def test_a_plain_data_set_is_not_spared_its_other_illnesses(patient: Callable[..., str]) -> None:
     found = examine(patient("ReadsAhead(Torch(Pictures(), batch_size=8, shuffle=True))"))
-    assert named(found, "reading ahead").mend.endswith("lookahead=1)")
+    assert re.search(PAIRS, named(found, "losses").mend)
     found = examine(patient("Torch(Pictures(), batch_size=8, collate_fn=backwards)"))
     assert named(found, "order inside a batch").status == "problem"
     found = examine(patient("Torch(Pictures(), batch_size=8, sampler=DistributedSampler(Pictures(), 2, 0))"))

@@ -140,20 +140,20 @@ def _diagnose(target: str, case: Case, epochs: int, limit: int | None, folder: P
 
 def _check_passes(case: Case, sandbox: Sandbox, trial: Trial) -> list[Check | None]:
     """Check what the passes showed; if training would have stopped, try the remedy, too."""
-    failed, fixed, lookahead = trial.failed, None, 0
+    failed, fixed = trial.failed, None
     if failed is not None and not failed.crash and not failed.changed_counts and (case.around or not case.ours):
-        fixed, lookahead = sandbox.mend()
-    checks = [findings.passes(case, trial), findings.reading_ahead(case, trial, fixed, lookahead)]
-    checks.append(findings.batch_size(trial))
+        fixed = sandbox.mend()
+    checks = [findings.passes(case, trial), findings.batch_size(trial)]
+    order = sandbox.order(fixed or trial)
     if not trial.crashed:
-        order = sandbox.order(fixed or trial)
         named = sandbox.by_index(trial)
         if named is not None:
             checks += [findings.losses(named, order), findings.indices(trial)]
         else:
-            checks += [findings.losses(trial, order), findings.order_inside(order, fixed or trial)]
+            checks += [findings.losses(trial, order, findings.lines(case, fixed))]
+            checks += [findings.order_inside(order, fixed or trial), findings.pairs(case)]
         checks += [findings.every_sample(case, trial), findings.positions(trial), findings.copies(trial)]
         checks.append(findings.cost(case, trial))
     if fixed is not None:
-        checks.append(findings.remedy(case, fixed, lookahead))
+        checks.append(findings.remedy(case, fixed, order))
     return checks

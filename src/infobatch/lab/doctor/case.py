@@ -81,8 +81,13 @@ class Case:
         collate: Callable[[Any], Any] = self.inner.collate_fn
         return collate.collate if isinstance(collate, CarryIndices) else collate
 
-    def line(self, lookahead: int = 0) -> str:
-        """Write the call of infobatch.DataLoader that would replace this loader."""
+    @property
+    def yields_pairs(self) -> bool:
+        """True if the loader yields (batch, indices)."""
+        return bool(getattr(self.inner, "with_indices", False))
+
+    def line(self, with_indices: bool = False) -> str:
+        """Return the call of infobatch.DataLoader that would replace this loader."""
         if self.inner is None:
             return "loader = infobatch.DataLoader(train_data, ...)"
         own = self.own_batches if self.draws_from_plan else None
@@ -94,7 +99,7 @@ class Case:
             "drop_last": self.inner.drop_last and not batches,
             "pin_memory": self.inner.pin_memory,
             "persistent_workers": self.inner.persistent_workers,
-            "lookahead": lookahead,
+            "with_indices": with_indices or self.yields_pairs,
         }
         first = batches or f"batch_size={self.batch_size}"
         rest = [f"{name}={value}" for name, value in shown.items() if value]

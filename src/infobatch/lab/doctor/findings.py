@@ -23,6 +23,9 @@ THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 {line}
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
 PASS_THEM = "loss = train_data.update(loss, indices)  # the indices that come with the batch"
+PAIRS = """for batch, indices in loader:  # pass the indices on together with their batch
+    loss = train_data.update(loss, indices)"""
+UNRECOGNIZED = "the samples could not be recognized in the batches"
 BY_INDEX = f"""return *sample, index  # at the end of the data set's __getitem__
 {PASS_THEM}"""
 BY_COLLATE = f"""{BY_INDEX}
@@ -202,21 +205,6 @@ def _out_of_range(dataset: Any, index: int) -> bool:
     return False
 
 
-def reading_ahead(case: Case, trial: Trial, fixed: Trial | None, lookahead: int) -> Check | None:
-    if not case.around:
-        return None
-    kind, name = type(case.given).__name__, "reading ahead"
-    if trial.failed is None:
-        return Check(name, "ok", f"{kind} passes each batch on immediately")
-    if fixed is None or fixed.failed is not None:
-        return Check(name, "not checkable", f"{kind} could not be followed")
-    if not lookahead:
-        return Check(name, "ok", f"{kind} passes each batch on immediately")
-    means = "The loader has already delivered later batches than the one the losses belong to."
-    seen = f"{kind} has fetched {plural(lookahead, 'more batch')} when it passes one on"
-    return Check(name, "problem", seen, means, case.line(lookahead))
-
-
 def batch_size(trial: Trial) -> Check:
     name, trace = "batch size", trial.traces[0]
     lost = [(asked, delivered) for asked, delivered in trace.census.sizes if asked != delivered]
@@ -240,19 +228,19 @@ def batch_size(trial: Trial) -> Check:
     return Check(name, "ok", f"one row per sample, batches of {max(trace.counts)}")
 
 
-def losses(trial: Trial, order: Order) -> Check:
+def losses(trial: Trial, order: Order, remedy: str = "") -> Check:
     name, total, failed = "losses", trial.account, trial.failed
     if failed is not None:
         seen = f"batch {failed.error_at} of epoch {trial.traces.index(failed)}: {failed.error}"
         astray = plural(total.wrong, "loss") if total.wrong else "No loss"
-        mend = BY_INDEX if failed.in_pieces else "See the other checks."
+        mend = BY_INDEX if failed.in_pieces else remedy or "See the other checks."
         return Check(name, "problem", seen, f"{astray} went to a wrong sample, and training stops here.", mend)
     if total.wrong:
         seen = f"{total.wrong} of {total.losses} losses became the score of another sample"
         return Check(name, "problem", seen, "Nothing raises: the wrong samples would be pruned.", BY_INDEX)
     if total.right:
         unsure = f", {total.undecided} could not be checked" if total.undecided else ""
-        how = "" if trial.by is None else " by the indices that come with a batch"
+        how = " by the indices that come with a batch" if trial.pairs or trial.by is not None else ""
         return Check(name, "ok", f"{total.right} of {total.losses} reached their samples{how}{unsure}")
     if total.losses and order == "kept":
         seen = f"{plural(total.losses, 'loss')}, counted batch by batch; collate_fn keeps the order of samples"
@@ -271,6 +259,12 @@ def indices(trial: Trial) -> Check:
     seen = f"without indices in update(), {plural(trial.account.wrong, 'loss')} would go to another sample"
     means = "The rows of a batch are not in the order of fetching, but the indices that come with it match them."
     return Check(INDICES, "warning", seen, means, PASS_THEM)
+
+
+def pairs(case: Case) -> Check | None:
+    if not case.yields_pairs:
+        return None
+    return Check(INDICES, "ok", "each batch comes with its indices; update() needs them", "", PAIRS)
 
 
 def order_inside(order: Order, trial: Trial) -> Check:
@@ -356,10 +350,21 @@ def cost(case: Case, trial: Trial) -> Check:
     return Check("cost", "ok", seen)
 
 
-def remedy(case: Case, fixed: Trial, lookahead: int) -> Check:
-    name, line, total, failed = "remedy", case.line(lookahead), fixed.account, fixed.failed
+def lines(case: Case, fixed: Trial | None) -> str:
+    """Return the lines of code that were tried as a remedy; empty if none worked."""
+    if fixed is None or fixed.failed is not None or fixed.account.wrong:
+        return ""
+    return f"{case.line(fixed.pairs)}\n{PAIRS}" if fixed.pairs else case.line()
+
+
+def remedy(case: Case, fixed: Trial, order: Order) -> Check:
+    name, total, failed = "remedy", fixed.account, fixed.failed
+    tried = f"infobatch.DataLoader{'(..., with_indices=True)' if fixed.pairs else ''} was tried"
     if failed is not None:
-        seen = f"infobatch.DataLoader was tried and stopped: {failed.error or failed.crash}"
-        return Check(name, "not checkable", seen, "", BY_INDEX)
-    status: Status = "problem" if total.wrong else "ok"
-    return Check(name, status, f"tried: {total.right} of {total.losses} losses reached their samples", "", line)
+        return Check(name, "not checkable", f"{tried} and stopped: {failed.error or failed.crash}", "", BY_INDEX)
+    seen = f"{tried}: {total.right} of {total.losses} losses reached their samples"
+    if total.wrong:
+        return Check(name, "problem", seen, "The batches do not match the indices that come with them.", BY_INDEX)
+    if not total.right and order != "kept":
+        return Check(name, "not checkable", f"{tried}: {UNRECOGNIZED}", "", lines(case, fixed))
+    return Check(name, "ok", seen if total.right else f"{tried}: all losses were accepted", "", lines(case, fixed))

@@ -7,7 +7,6 @@ Which sample a row really holds is known from its content (tracing.py). The acco
 from __future__ import annotations
 
 import traceback
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -62,7 +61,6 @@ class PassTrace:
     """The end of a traceback from the user's code."""
     ended: bool = False
     endless: bool = False
-    waiting: float = 0.0
     planning: float = 0.0
     updating: float = 0.0
 
@@ -168,8 +166,8 @@ class Trial:
     loader: Any
     data: Pruned
     log: Log
-    lookahead: int = 0
-    """How many more batches the loop fetches before it updates one."""
+    pairs: bool = False
+    """True if the loader yields (batch, indices), and the loop passes the indices to ``update``."""
     single: bool = False
     """True if the loader delivers single samples."""
     by: Where | None = None
@@ -215,25 +213,22 @@ class Trial:
         return trace
 
     def _loop(self, trace: PassTrace) -> None:
-        pending: deque[Any] = deque()
-        batches = iter(self.loader)
-        while not trace.ended and trace.total + trace.uncounted <= 4 * len(self.data) + 64:
-            began = perf_counter()
-            try:
-                pending.append(next(batches))
-            except StopIteration:
-                trace.ended = True
-            finally:
-                trace.waiting += perf_counter() - began
-            if len(pending) > self.lookahead:
-                self._update(pending.popleft(), trace)
-        while pending:
-            self._update(pending.popleft(), trace)
-        trace.endless = not trace.ended
+        for batch in self.loader:
+            self._update(batch, trace)
+            if trace.total + trace.uncounted > 4 * len(self.data) + 64:
+                trace.endless = True
+                return
+        trace.ended = True
 
     def _update(self, batch: Any, trace: PassTrace) -> None:
         """Identify the rows of a batch, and give each one a loss."""
         self.log.read(trace.census)
+        beside = None
+        if self.pairs:
+            if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor)):
+                trace.error, trace.error_at = "the indices did not come with the batch", len(trace.counts) + 1
+                return
+            batch, beside = batch[0], batch[1].reshape(-1).cpu()
         batch = [batch] if self.single else batch
         count, before = 1 if self.single else count_rows(batch, trace.census.frequent_sizes), trace.total
         if not count:
@@ -254,7 +249,7 @@ class Trial:
             began = perf_counter()
             try:
                 losses = (torch.arange(count) + (trace.first + before - self._shift)).float()
-                self.data.update(losses, None if self.by is None else torch.tensor(numbers[self.by]))
+                self.data.update(losses, beside if self.by is None else torch.tensor(numbers[self.by]))
             except InfoBatchError as error:
                 trace.error, trace.error_at = str(error), len(trace.counts)
             trace.updating += perf_counter() - began

@@ -26,9 +26,7 @@ from .tracing import Log, Marked, Where, fetch, fingerprint, rows
 
 Order = Literal["kept", "changed", "mixed", "unknown"]
 """What a collate_fn does to the order of the samples in a batch."""
-TAKEN = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "in_order")
-DEEPEST = 4
-"""The largest lookahead that is tried, in batches."""
+TAKEN = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Sandbox:
         known, folder = self.case.data, self._new_folder()
         assert known is not None
         data = self._wrap_fresh(folder)
-        return self._trial({id(known): data, id(known.sampler): data.sampler}, data, folder)
+        return self._trial({id(known): data, id(known.sampler): data.sampler}, data, folder, self.case.yields_pairs)
 
-    def with_ours(self, lookahead: int = 0) -> Trial | None:
+    def with_ours(self, with_indices: bool = False) -> Trial | None:
         """Pass the same arguments to an infobatch.DataLoader; None if there is no loader to take them from."""
         case, inner = self.case, self.case.inner
         if inner is None:
@@ -62,8 +60,9 @@ class Sandbox:
             taken["batch_sampler"] = graft(case.own_batches, {id(case.data.sampler): data.sampler})
         else:
             taken |= {"batch_size": case.batch_size, "drop_last": inner.drop_last}
-        ours = DataLoader(data, collate_fn=case.collate, lookahead=lookahead, **taken)
-        return self._trial({id(inner): ours}, data, folder)
+        with_indices = with_indices or case.yields_pairs
+        ours = DataLoader(data, collate_fn=case.collate, with_indices=with_indices, **taken)
+        return self._trial({id(inner): ours}, data, folder, with_indices)
 
     def first(self) -> Trial | None:
         """Train as the user does or, if nothing is wrapped, as with the suggested lines."""
@@ -79,14 +78,13 @@ class Sandbox:
         trial.run(self.epochs)
         return trial if trial.failed is None and not trial.account.wrong else None
 
-    def mend(self) -> tuple[Trial | None, int]:
-        """Try infobatch.DataLoader with more and more lookahead; return the last trial and its lookahead."""
-        tried, lookahead = None, 0
-        for lookahead in range(DEEPEST + 1) if self.case.around else (0,):
-            tried = self.with_ours(lookahead)
-            if tried is None or tried.run(self.epochs).failed is None:
-                break
-        return tried, lookahead
+    def mend(self) -> Trial | None:
+        """Try infobatch.DataLoader; if a wrapper makes that fail, try it with the indices beside each batch."""
+        plain = self.with_ours()
+        if plain is None or plain.run(self.epochs).failed is None or not self.case.around:
+            return plain
+        pairs = self.with_ours(with_indices=True)
+        return pairs and pairs.run(self.epochs)
 
     def order(self, trial: Trial) -> Order:
         total = trial.account
@@ -115,7 +113,7 @@ class Sandbox:
             shard_scores=known.shard_scores,
         )
 
-    def _trial(self, swaps: dict[int, Any], data: Pruned, folder: Path) -> Trial | None:
+    def _trial(self, swaps: dict[int, Any], data: Pruned, folder: Path, pairs: bool) -> Trial | None:
         case = self.case
         loader = graft(case.given, swaps)
         if loader is case.given or hasattr(loader, "__next__"):
@@ -123,9 +121,8 @@ class Sandbox:
         inner = swaps.get(id(case.inner))
         if inner is not None and inner.dataset is not data:
             inner.__dict__["dataset"] = Marked(inner.dataset, folder, self.size)
-        lookahead = 0 if case.around else getattr(inner, "lookahead", 0)
         single = case.inner is not None and case.batch_size is None
-        return Trial(loader, data, Log(folder), lookahead, single)
+        return Trial(loader, data, Log(folder), pairs, single)
 
 
 def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
