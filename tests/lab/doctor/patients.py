@@ -28,6 +28,58 @@ class Augmented(Pictures):
     def __getitem__(self, i):
         return self.x[i] + torch.randn(3, 4, 4), i % 10
 
+class Flipped(Pictures):
+    """Flipped, shifted and brightened by chance."""
+    def __getitem__(self, i):
+        x = self.x[i].flip(-1) if random.random() < 0.5 else self.x[i]
+        return x.roll(random.randrange(4), -1) * random.uniform(0.8, 1.2), i % 10
+
+class Masked(Pictures):
+    """Texts with masked words, and no labels."""
+    def __getitem__(self, i):
+        words = self.x[i].flatten().mul(100).long()
+        return torch.where(torch.rand(48) < 0.15, torch.zeros(()).long(), words)
+
+class Partners(Pictures):
+    """Each picture with one drawn at random."""
+    def __getitem__(self, i):
+        return self.x[i], self.x[random.randrange(60)]
+
+class Pairs(Pictures):
+    """Ignores its index but for what the label is."""
+    def __getitem__(self, i):
+        return self.x[random.randrange(60)], self.x[random.randrange(60)], i % 2
+
+class NoisyPairs(Pairs):
+    def __getitem__(self, i):
+        a, b, same = super().__getitem__(i)
+        return a + torch.randn(3, 4, 4), b + torch.randn(3, 4, 4), same
+
+class Drawn(Pictures):
+    def __getitem__(self, i):
+        return torch.randn(3, 4, 4), i % 10
+
+class Halves(Pictures):
+    def __getitem__(self, i):
+        return self.x[i], i % 2
+
+class Constant(Pictures):
+    def __getitem__(self, i):
+        return self.x[i], 1
+
+class Wide(Pictures):
+    def __init__(self):
+        super().__init__()
+        self.x = torch.randn(60, 8, 2, 2)
+
+class Windows(Pictures):
+    def __getitem__(self, i):
+        return self.x.flatten()[4 * i : 4 * i + 32], i % 2
+
+class Batches(Pictures):
+    def __getitem__(self, i):
+        return self.x[i].flatten(1), torch.arange(3) + i
+
 class Indexed(Pictures):
     def __getitem__(self, i):
         return {"picture": self.x[i], "label": i % 10, "index": i}
@@ -105,6 +157,37 @@ def without_first(samples):
 
 def doubled(samples):
     return default_collate([*samples, *samples])
+
+def labels_moved(batch):
+    """Put labels into other rows, in tuples and in dicts."""
+    where = "label" if isinstance(batch, dict) else 1
+    batch = dict(batch) if isinstance(batch, dict) else list(batch)
+    batch[where] = batch[where][torch.randperm(len(batch[where]))]
+    return batch
+
+def labels_shuffled(samples):
+    return labels_moved(default_collate(samples))
+
+def labels_one_hot(samples):
+    batch = default_collate(samples)
+    where = "label" if isinstance(batch, dict) else 1
+    batch[where] = nn.functional.one_hot(batch[where], 10)
+    return batch
+
+def labels_one_hot_shuffled(samples):
+    return labels_moved(labels_one_hot(samples))
+
+def labels_noisy(samples):
+    x, y = default_collate(samples)
+    return x, y + 0.1 * torch.randn(len(y), generator=torch.Generator().manual_seed(random.randrange(99)))
+
+def with_negatives(samples):
+    x, y = default_collate(samples)
+    return x, x.roll(1, 0), y, y.roll(1)
+
+def with_targets_of_contrast(samples):
+    x, y = default_collate(samples)
+    return x * 2, torch.arange(len(x)) + 100
 
 def backwards(samples):
     return default_collate(samples[::-1])

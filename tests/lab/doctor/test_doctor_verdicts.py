@@ -149,7 +149,7 @@ ILL = {
         "stock(Words(), collate_fn=longest_first)", "order inside a batch", "same batch", BY_INDEX,
     ),
     "collate reorders what cannot be recognised": (
-        "stock(collate_fn=scaled_backwards)", "order inside a batch", "change their places", BY_INDEX,
+        "stock(collate_fn=scaled_backwards)", "order inside a batch", "change places", BY_INDEX,
     ),
     "a batch sampler around ours": (
         "d = pruned()\nreturn Torch(d, batch_sampler=Sorted(d.sampler))", "batch sampler", "Sorted around",
@@ -253,12 +253,90 @@ def test_a_batch_that_brings_its_indices_may_be_in_any_order(loader: str, patien
 
 @pytest.mark.parametrize("size", [60, 59])
 def test_parts_of_a_row_that_are_of_different_samples_are_told(size: int, patient: Callable[..., str]) -> None:
-    """Whether the loss is of what was moved nobody can see from outside; with one copy among the samples, too."""
+    """With one copy among the samples, too."""
     data = "Indexed()" if size == 60 else "ConcatDataset([Indexed(59), Subset(Indexed(), [58])])"
     moved = "lambda s: {**default_collate(s), 'picture': default_collate([one['picture'] for one in s[::-1]])}"
     found = examine(patient(f"ours({data}, collate_fn={moved})"))
-    assert not_ok(found) | {"copies": "ok"} == {"order inside a batch": "warning", "copies": "ok"}
-    assert "of another sample" in named(found, "order inside a batch").seen
+    assert not_ok(found) | {"copies": "ok"} == {"order inside a batch": "problem", "copies": "ok"}
+    assert "picture" in named(found, "order inside a batch").seen
+
+
+@pytest.mark.parametrize("data", ["Pictures()", "Halves()", "Indexed()", "Dicts()"])
+@pytest.mark.parametrize("loader", ["stock({}, collate_fn={})", "ours({}, collate_fn={}, with_indices=True)"])
+@pytest.mark.parametrize("collate", ["labels_shuffled", "labels_one_hot_shuffled"])
+def test_labels_in_other_rows_than_their_inputs_are_noticed(
+    data: str, loader: str, collate: str, patient: Callable[..., str]
+) -> None:
+    """With ten classes and with two, where many rows keep their label; recognized by content, or by exchanges."""
+    found = examine(patient(loader.format(data, collate)))
+    assert named(found, "order inside a batch").status == ("problem" if collate == "labels_shuffled" else "warning")
+    assert found.verdict != "Every loss reaches its sample."
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "stock(Constant(), collate_fn=labels_shuffled)",  # equal labels may change places
+        "stock(collate_fn=with_negatives)",
+        "stock(collate_fn=with_targets_of_contrast)",
+        "stock(collate_fn=labels_one_hot)",
+        "ours(Words(), collate_fn=padded)",
+    ],
+)
+def test_rows_that_only_look_moved_are_fine(code: str, patient: Callable[..., str]) -> None:
+    assert not_ok(examine(patient(code))) == {}
+
+
+def test_labels_that_cannot_be_compared_are_not_called_compared(patient: Callable[..., str]) -> None:
+    found = examine(patient("stock(collate_fn=labels_noisy)"))
+    assert "could not be compared" in named(found, "order inside a batch").seen
+    assert "could not be compared" not in named(examine(patient("stock()")), "order inside a batch").seen
+
+
+# ---- lists -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loader", ["stock({}, batch_size={}, collate_fn=as_it_comes)",
+                                    "ours({}, batch_size={}, collate_fn=as_it_comes, num_workers=1)",
+                                    "ours({}, batch_size={}, collate_fn=as_it_comes, with_indices=True)"])  # fmt: skip
+@pytest.mark.parametrize("data", ["Pictures()", "Wide()", "Dicts()", "list(range(60))", "Boxes()"])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_a_batch_may_be_the_list_of_its_samples(loader: str, data: str, size: int, patient: Callable[..., str]) -> None:
+    """Also where samples have as many channels as a batch has samples."""
+    found = examine(patient(loader.format(data, size)))
+    assert not_ok(found) == {}
+    assert "60 of 60" in named(found, "every sample").seen
+
+
+# ---- items that are no samples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", ["Pairs()", "NoisyPairs()", "Drawn()"])
+def test_items_that_ignore_their_index_are_noticed(data: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(f"stock({data})"))
+    answer = named(found, "positions")
+    assert answer.status == ("problem" if data == "Pairs()" else "warning")
+    assert "dataset[0]" in answer.mend
+    assert found.verdict != "Every loss reaches its sample."
+
+
+@pytest.mark.parametrize("data", ["Augmented()", "Flipped()", "Partners()", "Masked()"])
+def test_augmentation_of_a_sample_is_told_from_that(data: str, patient: Callable[..., str]) -> None:
+    found = examine(patient(f"stock({data})"))
+    assert not_ok(found) == {}
+    assert "augmentation" in named(found, "positions").seen
+
+
+def test_what_has_no_samples_to_choose_from_is_named(patient: Callable[..., str]) -> None:
+    graph = examine(patient("Torch(Pictures(1))"))
+    assert [(check.name, check.status) for check in graph.checks] == [("data set", "problem")]
+    windows = examine(patient("stock(Windows())"))
+    assert named(windows, "unit").status == "warning"
+    assert "window" in named(windows, "unit").seen
+    batches = examine(patient("stock(Batches(), batch_size=None)"))
+    assert "batch" in named(batches, "unit").seen
+    text = examine(patient("Torch(Pictures(), batch_size=8)"))
+    assert "BPTT" in named(text, "sampler").means
 
 
 def test_an_index_of_what_is_inside_is_not_the_position_of_a_sample(patient: Callable[..., str]) -> None:

@@ -143,17 +143,16 @@ def _check_passes(case: Case, sandbox: Sandbox, trial: Trial) -> list[Check | No
     failed, fixed = trial.failed, None
     if failed is not None and not failed.crash and not failed.changed_counts and (case.around or not case.ours):
         fixed = sandbox.mend()
-    checks = [findings.passes(case, trial), findings.batch_size(trial)]
-    order = sandbox.order(fixed or trial)
+    checks: list[Check | None] = [findings.passes(case, trial), findings.batch_size(trial)]
+    named = sandbox.by_index(trial)
+    order = sandbox.order(fixed or named or trial)
     if not trial.crashed:
-        named = sandbox.by_index(trial)
-        if named is not None:
-            checks += [findings.losses(named, order), findings.indices(trial)]
-        else:
-            checks += [findings.losses(trial, order, findings.lines(case, fixed))]
-            checks += [findings.order_inside(order, fixed or trial), findings.pairs(case)]
-        checks += [findings.every_sample(case, trial), findings.positions(trial), findings.copies(trial)]
-        checks.append(findings.cost(case, trial))
+        checks.append(findings.losses(named or trial, order, findings.lines(case, fixed)))
+        checks.append(findings.pairs(case) if named is None else findings.indices(trial))
+        if named is None or order == "apart":
+            checks.append(findings.order_inside(order, fixed or named or trial))
+        checks += [findings.every_sample(case, trial), findings.positions(trial, sandbox.follows_index)]
+        checks += [findings.copies(trial), findings.unit(case, sandbox.size), findings.cost(case, trial)]
     if fixed is not None:
         checks.append(findings.remedy(case, fixed, order))
     return checks

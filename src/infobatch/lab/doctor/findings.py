@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,8 +11,10 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from ...errors import plural
 from .case import Case, holds_pruned
+from .content import is_batch, moved_indices, overlap
 from .probe import Trial, tail
 from .sandbox import Order
+from .tracing import fetch
 
 Status = Literal["ok", "warning", "problem", "not checkable"]
 
@@ -22,6 +25,8 @@ YOURS = "Your own code raises this error."
 THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 {line}
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
+SAME_SAMPLE = """dataset[i] must always be the same sample, augmented or not: do not draw or shuffle in __getitem__
+# to check, compare dataset[0] with itself, fetched twice"""
 PASS_THEM = "loss = train_data.update(loss, indices)  # the indices that come with the batch"
 PAIRS = """for batch, indices in loader:  # pass the indices on together with their batch
     loss = train_data.update(loss, indices)"""
@@ -61,7 +66,7 @@ def data_set(case: Case) -> Check:
     name, dataset, known = "data set", case.dataset, case.data
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
-        means = "Scores belong to indices, so a stream cannot be pruned."
+        means = "Pruning remembers a loss per index, and a stream has none."
         mend = "train_data = infobatch.InfoBatch(list(stream), num_epochs)  # or load it map-style"
         return Check(name, "problem", f"{kind} is an IterableDataset: a stream without indices", means, mend)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -72,6 +77,9 @@ def data_set(case: Case) -> Check:
         size = len(dataset)
     except Exception as error:
         return Check(name, "problem", tail(error), YOURS)
+    if size == 1:
+        means = "There is nothing to choose from. To prune, an epoch needs many samples, each with a loss of its own."
+        return Check(name, "problem", f"one sample in {kind}, for example a single graph", means)
     if size == 0:
         return Check(name, "problem", "no samples", "There is nothing to train on.", "Check the path or split.")
     if known is not None and not known.shard_scores and known.owned.numel() != size:
@@ -111,7 +119,9 @@ def sampler(case: Case) -> Check:
     first = case.samplers[-1]
     if case.data is None:
         if isinstance(first, (RandomSampler, SequentialSampler)):
-            return Check(name, "ok", f"{names[-1]}: the plan replaces it, and is shuffled")
+            means = "The plan shuffles: not for training that relies on the order, such as BPTT on a running text."
+            in_order = isinstance(first, SequentialSampler)
+            return Check(name, "ok", f"{names[-1]}: the plan replaces it, and is shuffled", means * in_order)
         means = "The plan replaces it and decides which samples are used, so what it does would be lost."
         return Check(name, "warning", f"a {names[-1]}", means, case.line())
     has = {RandomSampler: "shuffle=True", SequentialSampler: "no sampler"}.get(type(first), f"a {names[-1]}")
@@ -269,25 +279,31 @@ def pairs(case: Case) -> Check | None:
 
 def order_inside(order: Order, trial: Trial) -> Check:
     name, inside = "order inside a batch", trial.account.inside
-    if trial.account.elsewhere and order == "kept":
-        seen = "one field of a row belongs to the fetched sample, another field is of another sample"
-        means = "Fine for negatives and the like; wrong if the loss belongs to the field that was moved."
-        return Check(name, "warning", seen, means, BY_COLLATE)
     if order == "kept":
-        return Check(name, "ok", "the order of fetching")
+        left = "; some fields of the samples could not be compared" if trial.traces[0].placement[1] else ""
+        return Check(name, "ok", f"the order of fetching{left}")
+    if order == "apart" and trial.moved:
+        paths = ", ".join("".join(f"[{key!r}]" for key in where) or "batch" for where in trial.moved)
+        seen = f"parts of a row belong to different samples: {paths} is moved, in {max(trial.moved.values())} rows"
+        means = "If inputs or labels are moved by mistake, training is wrong, too. No loss belongs to a single sample."
+        return Check(name, "problem", seen, means, BY_COLLATE)
+    if order == "apart":
+        seen = "some fields are in the order of fetching, others seem to be in another order"
+        means = "Fine for lengths sorted on their own and the like; wrong if inputs and labels no longer match."
+        return Check(name, "warning", seen, means, BY_COLLATE)
     if order == "changed":
-        seen = "samples change their places in the batch"
+        seen = "samples change places in the batch"
         if inside:
             seen = f"{plural(inside, 'loss')} went to another sample of the same batch"
-        means = "collate_fn (or __getitems__) sorts or shuffles. This cannot be seen from outside, so nothing raises."
+        means = "collate_fn (or __getitems__) sorts or shuffles. Nothing raises, because this leaves no trace."
         return Check(name, "problem", seen, means, BY_COLLATE)
     if order == "mixed":
         means = (
-            "Rows combine several samples, as in mixup, or random numbers. A loss then belongs to the combination, "
-            "and the order of the rows could not be checked."
+            "Rows combine several samples, as in mixup, or contain random numbers. A loss then belongs to the "
+            "combination, and the order of the rows could not be checked."
         )
         return Check(name, "warning", "a row of collate_fn depends on the other samples", means, BY_INDEX)
-    return Check(name, "not checkable", "the samples could not be recognized in the batches", "", BY_INDEX)
+    return Check(name, "not checkable", UNRECOGNIZED, "", BY_INDEX)
 
 
 def every_sample(case: Case, trial: Trial) -> Check:
@@ -308,25 +324,44 @@ def every_sample(case: Case, trial: Trial) -> Check:
     return Check(name, "warning", seen, means, "Run the loader to its end, unless this is intended.")
 
 
-def positions(trial: Trial) -> Check | None:
-    """Check that an index means the same sample in both epochs; augmentation is fine."""
+def positions(trial: Trial, follows_index: Callable[[], bool]) -> Check | None:
+    """Check that an index means the same sample in both epochs, apart from augmentation."""
     if len(trial.traces) < 2:
         return None
-    before, after = (trace.census.keys for trace in trial.traces[:2])
+    name, (before, after) = "positions", (trace.census.keys for trace in trial.traces[:2])
     both = before.keys() & after.keys()
-    where = {keys: sample for sample, keys in before.items()}
-    other = [sample for sample in both if before[sample] != after[sample]]
-    moved = sum(where.get(after[sample], sample) != sample for sample in other)
+    differ = sum(before[index] != after[index] for index in both)
+    moved = moved_indices(before, after)
     if moved > 0.01 * len(both):
         seen = f"{moved} of {len(both)} samples had another index in epoch 0"
-        means = "The data set changes its order, so a score would belong to another sample in each epoch."
-        return Check(
-            "positions", "problem", seen, means, "dataset[i] must always be the same sample; the plan shuffles."
-        )
-    if other:
-        seen = f"{len(other)} of {len(both)} samples differ in the second epoch: augmentation, which is fine"
-        return Check("positions", "ok", seen)
-    return Check("positions", "ok", f"{len(both)} samples were the same both times")
+        means = "The data set shuffles or draws its items itself, so each epoch would score another sample."
+        return Check(name, "problem", seen, means, SAME_SAMPLE)
+    if not differ:
+        return Check(name, "ok", f"{len(both)} samples were the same both times")
+    seen = f"{differ} of {len(both)} samples differ in the second epoch"
+    if follows_index():
+        return Check(name, "ok", f"{seen}: augmentation, which is fine")
+    seen += ", and two fetches of an index are no more alike than those of two indices"
+    means = "Strong augmentation looks like this, and so do items drawn at random: this cannot be known from outside."
+    return Check(name, "warning", seen, means, SAME_SAMPLE)
+
+
+def unit(case: Case, size: int) -> Check | None:
+    """Warn about items that are no samples of their own: whole batches, and windows of one sequence."""
+    try:
+        samples = list(fetch(case.dataset, range(min(size, 6))))
+        whole = case.inner is not None and case.batch_size is None and is_batch(samples[0])
+        windows = overlap(samples)
+    except (Exception, SystemExit):
+        return None
+    if whole:
+        seen = "batch_size=None, and an item is a whole batch or very large"
+        means = "An index has one score, so whole batches would be left out. Pruning needs an index per sample."
+        return Check("unit", "warning", seen, means)
+    if windows:
+        means = "A part that is left out comes again in the next window, so little is saved. Not a case for pruning."
+        return Check("unit", "warning", "each sample repeats most of the one before: overlapping windows", means)
+    return None
 
 
 def copies(trial: Trial) -> Check:

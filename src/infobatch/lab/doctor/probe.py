@@ -7,9 +7,11 @@ Which sample a row really holds is known from its content (tracing.py). The acco
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from ...dataset import Pruned
 from ...epoch.slice import SKIPPED, UNSEEN
 from ...errors import InfoBatchError
-from .tracing import Census, Log, Part, Where, count_rows, rows
+from .tracing import Census, Log, Part, Where, are_samples, count_rows, rows
 
 HERE = Path(__file__).parent
 EXACT = 2**24  # float32 represents whole numbers exactly up to here
@@ -87,6 +89,34 @@ class PassTrace:
                     return where
         return None
 
+    @cached_property
+    def placement(self) -> tuple[dict[Where, int], int]:
+        """Compare each field of the batches with the fields of the samples that got the losses.
+
+        Returns:
+            Per field whose values arrive only in other rows of their batch: in how many rows they differ. Values
+            that are equal, such as labels, may change places. And how many fields of the samples were not found.
+        """
+        sample_in = {row: sample for sample, row in self.went.items() if sample in self.census.keys}
+        ends = accumulate(self.counts)
+        batches = [range(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
+        batches = [batch for batch in batches if all(row in sample_in for row in batch)]
+        places = [(number, row) for number, batch in enumerate(batches) for row in batch]
+        samples = [self.census.keys[sample_in[row]] for _, row in places]
+        fewest = min(map(len, samples), default=0)
+        columns = {where: tuple(keys[row] for _, row in places) for where, keys in self.keys.items()}
+        # samples may have more fields than others, so fields are counted from both ends
+        expected = {tuple(keys[at] for keys in samples) for at in range(-fewest, fewest)}
+        missing = expected - set(columns.values())
+        inside = [Counter((number, key) for (number, _), key in zip(places, one, strict=True)) for one in missing]
+        found = {}
+        for where, column in columns.items():
+            values = Counter((number, key) for (number, _), key in zip(places, column, strict=True))
+            for one, other in zip(missing, inside, strict=True):
+                if column not in expected and values == other:
+                    found[where] = sum(mine != theirs for mine, theirs in zip(column, one, strict=True))
+        return found, len(missing)
+
     @property
     def changed_counts(self) -> bool:
         """True if batches have more or fewer rows than fetched samples; a batch delivered in pieces is fine."""
@@ -114,8 +144,6 @@ class Account:
     inside: int = 0
     """The wrong losses that went to another sample of the same batch."""
     undecided: int = 0
-    elsewhere: int = 0
-    """The right losses whose row has a field of another sample."""
 
     @property
     def losses(self) -> int:
@@ -129,9 +157,7 @@ class Account:
 
 def account(trace: PassTrace) -> Account:
     """Compare the scores with the content of the rows; if fields disagree, use the one that matches best."""
-    every = [_account(trace, keys) for keys in trace.identities() or [[]]]
-    best = min(every, key=lambda found: found.wrong)
-    return replace(best, elsewhere=max(found.wrong for found in every) - best.wrong)
+    return min((_account(trace, keys) for keys in trace.identities() or [[]]), key=lambda found: found.wrong)
 
 
 def _account(trace: PassTrace, keys: list[int]) -> Account:
@@ -195,6 +221,12 @@ class Trial:
         """Where the losses of all passes went; only valid after ``run``."""
         return sum(map(account, self.traces), Account())
 
+    @cached_property
+    def moved(self) -> dict[Where, int]:
+        """The fields that arrive in other rows than their samples in every pass, and in how many rows."""
+        each = [trace.placement[0] for trace in self.traces]
+        return {where: sum(one[where] for one in each) for where in each[0] if all(where in one for one in each)}
+
     def _make_pass(self) -> PassTrace:
         began = perf_counter()
         plan = self.data.plan()
@@ -230,7 +262,8 @@ class Trial:
                 return
             batch, beside = batch[0], batch[1].reshape(-1).cpu()
         batch = [batch] if self.single else batch
-        count, before = 1 if self.single else count_rows(batch, trace.census.frequent_sizes), trace.total
+        before, listed = trace.total, self.single or are_samples(batch, trace.census)
+        count = len(batch) if listed else count_rows(batch, trace.census.frequent_sizes)
         if not count:
             trace.uncounted += 1
             return

@@ -21,11 +21,12 @@ from ...dataset import Pruned
 from ...loader import DataLoader
 from ..train.method_text import needs_losses_only
 from .case import Case
+from .content import follows_index
 from .probe import Trial
 from .tracing import Log, Marked, Where, fetch, fingerprint, rows
 
-Order = Literal["kept", "changed", "mixed", "unknown"]
-"""What a collate_fn does to the order of the samples in a batch."""
+Order = Literal["kept", "changed", "apart", "mixed", "unknown"]
+"""What a collate_fn does to the order of the samples in a batch; apart: some fields are kept and others moved."""
 TAKEN = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 
 
@@ -88,11 +89,17 @@ class Sandbox:
 
     def order(self, trial: Trial) -> Order:
         total = trial.account
-        if total.inside:
-            return "changed"
-        if total.right:
+        if total.inside or trial.moved:
+            return "apart" if total.right and not total.wrong else "changed"
+        if total.right and not trial.traces[0].placement[1]:
             return "kept"
-        return probe(self.case, self.size) if trial.failed is None else "unknown"
+        found = probe(self.case, self.size) if trial.failed is None else "unknown"
+        if total.right:  # some fields were recognized; what was found is about the others
+            return "apart" if found == "changed" else "kept"
+        return found
+
+    def follows_index(self) -> bool:
+        return follows_index(self.case.dataset, self.size)
 
     def _new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.folder))
@@ -165,7 +172,8 @@ def probe(case: Case, size: int) -> Order:
     if case.inner is None:
         return "unknown"
     try:
-        samples = list(fetch(case.dataset, range(min(8, size))))
+        spread = range(0, size, max(1, size // 8))[:8]  # neighbors often have the same label
+        samples = list(fetch(case.dataset, spread))
         usual, turned = _collated(case, samples), _collated(case, samples[::-1])
         exchanged = [
             _collated(case, [*samples[:at], samples[at - 1], *samples[at + 1 :]]) for at in range(len(samples))
@@ -188,6 +196,8 @@ def _order_of(usual: list[int], turned: list[int] | None, exchanged: list[list[i
     own = sum(rows == [at] for at, rows in enumerate(moved))
     several = sum(len(rows) > 1 for rows in moved)
     strange = sum(len(rows) == 1 for rows in moved) - own
+    if not any(moved):
+        return "unknown"  # the samples do not matter, as in torch.arange(batch_size)
     if strange or usual == turned != usual[::-1]:
         return "changed"
     if several > own:

@@ -95,6 +95,14 @@ def count_rows(batch: Any, sizes: Sequence[int]) -> int | None:
     return firsts.most_common(1)[0][0] if firsts else None
 
 
+def are_samples(batch: Any, census: Census) -> bool:
+    """True if a batch is the list of samples that was fetched, as an identity collate_fn returns it."""
+    if not isinstance(batch, list) or not batch:
+        return False
+    each = [tuple(fingerprint(part) for _, part in parts(one)) for one in batch]
+    return all(any(census.keys.get(census.owner.get(key, -1)) == keys for key in keys) for keys in each)
+
+
 def _measure(thing: Any, sizes: Sequence[int], firsts: Counter[int], lists: set[int], depth: int) -> None:
     if isinstance(thing, (Tensor, np.ndarray)):
         if thing.ndim:
