@@ -152,7 +152,7 @@ def _check_passes(case: Case, sandbox: Sandbox, trial: Trial) -> list[Check | No
         if named is None or order == "apart":
             checks.append(findings.order_inside(order, fixed or named or trial))
         checks += [findings.every_sample(case, trial), findings.positions(trial, sandbox.follows_index)]
-        checks += [findings.copies(trial), findings.unit(case, sandbox.size), findings.cost(case, trial)]
+        checks += [findings.copies(trial), findings.unit(case, sandbox.size)]
     if fixed is not None:
         checks.append(findings.remedy(case, fixed, order))
     return checks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ def overlap(samples: Sequence[Any]) -> bool:
     """True if each sample begins with the last half or more of the one before, as sliding windows do."""
     for values in fields_of(samples).values():
         lines = [value for value in values if isinstance(value, Tensor) and 8 <= len(value) <= 2**16]
-        pairs = list(zip(lines[:-1], lines[1:], strict=True))
+        pairs = list(pairwise(lines))
         if len(pairs) < 3 or len({len(line) for line in lines}) > 1:
             continue
         for shift in range(1, min(len(lines[0]) // 2, ELEMENTS) + 1):

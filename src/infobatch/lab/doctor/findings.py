@@ -375,16 +375,6 @@ def copies(trial: Trial) -> Check:
     return Check("copies", "ok", f"{plural(same, 'sample') if same else 'no sample'} the same as another one")
 
 
-def cost(case: Case, trial: Trial) -> Check:
-    passes, workers = len(trial.traces), max(1, case.inner.num_workers if case.inner is not None else 1)
-    reading = sum(trace.census.seconds for trace in trial.traces) / workers / passes
-    own = sum(trace.planning + trace.updating for trace in trial.traces) / passes
-    seen = f"{own:.3f} s per epoch for plans and updates, {reading:.3f} s for reading samples"
-    if own > 1 and own > 0.05 * reading:
-        return Check("cost", "warning", seen, "Compare this with the time of a whole training epoch.")
-    return Check("cost", "ok", seen)
-
-
 def lines(case: Case, fixed: Trial | None) -> str:
     """Return the lines of code that were tried as a remedy; empty if none worked."""
     if fixed is None or fixed.failed is not None or fixed.account.wrong:

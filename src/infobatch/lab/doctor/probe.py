@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -63,8 +62,6 @@ class PassTrace:
     """The end of a traceback from the user's code."""
     ended: bool = False
     endless: bool = False
-    planning: float = 0.0
-    updating: float = 0.0
 
     @property
     def total(self) -> int:
@@ -228,10 +225,7 @@ class Trial:
         return {where: sum(one[where] for one in each) for where in each[0] if all(where in one for one in each)}
 
     def _make_pass(self) -> PassTrace:
-        began = perf_counter()
-        plan = self.data.plan()
-        planning = perf_counter() - began
-        trace = PassTrace(plan.kept, sum(trace.total for trace in self.traces), planning=planning)
+        trace = PassTrace(self.data.plan().kept, sum(trace.total for trace in self.traces))
         self.log.read(Census())  # discard what an earlier pass had prefetched
         try:
             self._loop(trace)
@@ -279,13 +273,11 @@ class Trial:
         for where in {*trace.keys, *found}:
             trace.keys.setdefault(where, [0] * before).extend(found.get(where, [0] * count))
         if not trace.error:
-            began = perf_counter()
             try:
                 losses = (torch.arange(count) + (trace.first + before - self._shift)).float()
                 self.data.update(losses, beside if self.by is None else torch.tensor(numbers[self.by]))
             except InfoBatchError as error:
                 trace.error, trace.error_at = str(error), len(trace.counts)
-            trace.updating += perf_counter() - began
 
     @property
     def _shift(self) -> int:
