@@ -1,4 +1,4 @@
-"""A patient to examine."""
+"""Write modules with loaders to examine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from patients import PRELUDE, numbers
 
 @pytest.fixture
 def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Writes a module in the current folder in which ``make()`` returns what the code says; its target."""
+    """Return a function that writes a module whose ``make()`` runs the given code, and returns its MODULE:NAME."""
     monkeypatch.chdir(tmp_path)
     names = []
 

@@ -1,4 +1,4 @@
-"""Loaders of all kinds to examine, and how to read what was found."""
+"""Data sets, collate functions and loaders to examine, and shorthands for reading a diagnosis."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ class Flipped(Pictures):
         x = self.x[i].flip(-1) if random.random() < 0.5 else self.x[i]
         return x.roll(random.randrange(4), -1) * random.uniform(0.8, 1.2), i % 10
 
+class Cropped(Pictures):
+    """Padded, cropped and flipped pictures of pure noise, many more values than are compared."""
+    big = torch.rand(60, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    def __getitem__(self, i):
+        x = nn.functional.pad(self.big[i], (4, 4, 4, 4))
+        x = x.flip(-1) if random.random() < 0.5 else x
+        at, to = random.randrange(8), random.randrange(8)
+        return x[:, at : at + 32, to : to + 32], i % 10
+
 class Masked(Pictures):
     """Texts with masked words, and no labels."""
     def __getitem__(self, i):
@@ -46,7 +55,7 @@ class Partners(Pictures):
         return self.x[i], self.x[random.randrange(60)]
 
 class Pairs(Pictures):
-    """Ignores its index but for what the label is."""
+    """Ignores its index except for the label."""
     def __getitem__(self, i):
         return self.x[random.randrange(60)], self.x[random.randrange(60)], i % 2
 
@@ -158,6 +167,11 @@ def without_first(samples):
 def doubled(samples):
     return default_collate([*samples, *samples])
 
+def mixup(samples):
+    x, y = default_collate(samples)
+    other = torch.randperm(len(x))
+    return 0.7 * x + 0.3 * x[other], y, y[other], 0.7
+
 def labels_moved(batch):
     """Put labels into other rows, in tuples and in dicts."""
     where = "label" if isinstance(batch, dict) else 1
@@ -211,7 +225,7 @@ class ReadsAhead:
         yield from waiting
 
 class Misled(ReadsAhead):
-    """Reads ahead, and turns what comes beside a batch."""
+    """Reads ahead, and reorders what comes beside a batch."""
     def __iter__(self):
         for batch, beside in super().__iter__():
             yield batch, beside.roll(1)

@@ -1,4 +1,4 @@
-"""The doctor: a person's own code may fail, end or change things, and arguments may be wrong."""
+"""The doctor leaves the user's objects unchanged, reports errors in their code, and checks its arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-# ---- the person's own things -----------------------------------------------------------------------------------
+# ---- the user's code and objects -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -72,7 +72,7 @@ def test_a_script_that_ends_the_program_ends_nothing_here(
 
 
 def test_nothing_of_theirs_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of an epoch, with workers that live: it goes on afterwards as if nobody had looked."""
+    """In mid-epoch, with persistent workers: training continues as if nothing had been examined."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     name = f"patient_{next(numbers)}"
@@ -150,7 +150,7 @@ def test_the_result_is_plain(patient: Callable[..., str]) -> None:
 def test_a_module_that_is_not_there_is_named_and_nobodys_fault(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same words by the doctor and for a task."""
+    """The doctor and tasks give the same message."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "package").mkdir()

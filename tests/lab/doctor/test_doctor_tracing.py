@@ -1,4 +1,4 @@
-"""The doctor: how samples are recognised and followed through a loader."""
+"""The doctor: recognizing samples by their content and following them through a loader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_fingerprint_is_of_the_numbers_and_not_of_their_type(shape: list[int],
     st.integers(-1, 3),
 )
 def test_padding_is_seen_through(samples: list[list[int]], in_front: bool, pad: int) -> None:
-    """What a padded row is recognised as could be padded to it."""
+    """The sample that a padded row is recognized as, padded, gives that row."""
     census = Census(lengths=sorted({len(sample) for sample in samples}))
     tensors = [torch.tensor(sample) for sample in samples]
     for number, sample in enumerate(tensors):

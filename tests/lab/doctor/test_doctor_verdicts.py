@@ -1,4 +1,4 @@
-"""The doctor, with real loaders: healthy ones are called so, and each illness is named with its remedy."""
+"""The doctor on real loaders: it passes correct ones, and names each fault with its remedy."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_the_remedy_was_tried(name: str, patient: Callable[..., str]) -> None:
 
 
 def test_the_remedy_as_printed_heals(patient: Callable[..., str]) -> None:
-    """The line of code it gives, put in the place of the loader."""
+    """The recommended line, in place of the loader."""
     broken = examine(patient("ReadsAhead(stock(num_workers=2))"))
     line = named(broken, "losses").mend.splitlines()[0]
     healed = examine(patient(f"train_data = pruned()\n{line}\nreturn ReadsAhead(loader)"))
@@ -241,7 +241,7 @@ def test_a_loader_that_ours_cannot_replace_is_examined_all_the_same(patient: Cal
 
 @pytest.mark.parametrize("loader", ["stock", "ours", "plain"])
 def test_a_batch_that_brings_its_indices_may_be_in_any_order(loader: str, patient: Callable[..., str]) -> None:
-    """As the remedy for a collate_fn that sorts has it; whether the loop passes them on is not to be seen."""
+    """As recommended for a collate_fn that sorts; whether the loop passes the indices on cannot be seen."""
     made = {"plain": "Torch(Indexed(), batch_size=8, collate_fn=backwards)"}
     found = examine(patient(made.get(loader, f"{loader}(Indexed(), collate_fn=backwards)")))
     assert not_ok(found) == {"indices": "warning"} | ({"wrapping": "warning"} if loader == "plain" else {})
@@ -320,7 +320,7 @@ def test_items_that_ignore_their_index_are_noticed(data: str, patient: Callable[
     assert found.verdict != "Every loss reaches its sample."
 
 
-@pytest.mark.parametrize("data", ["Augmented()", "Flipped()", "Partners()", "Masked()"])
+@pytest.mark.parametrize("data", ["Augmented()", "Flipped()", "Cropped()", "Partners()", "Masked()"])
 def test_augmentation_of_a_sample_is_told_from_that(data: str, patient: Callable[..., str]) -> None:
     found = examine(patient(f"stock({data})"))
     assert not_ok(found) == {}
@@ -345,7 +345,7 @@ def test_an_index_of_what_is_inside_is_not_the_position_of_a_sample(patient: Cal
 
 
 def test_every_wrong_loss_is_counted(patient: Callable[..., str]) -> None:
-    """Turned round, all change places but the one in the middle of an odd batch: the last of a pruned epoch."""
+    """In a reversed batch every sample moves but the middle one of an odd batch: the last of a pruned epoch."""
     found = examine(patient("stock(collate_fn=backwards)"))
     wrong, came = map(int, re.search(r"(\d+) of (\d+) losses became", named(found, "losses").seen).groups())
     kept = came - N
@@ -356,7 +356,7 @@ def test_every_wrong_loss_is_counted(patient: Callable[..., str]) -> None:
 def test_the_truth_does_not_come_from_what_is_checked(
     patient: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attribution machinery that writes each loss down one place too far is found out."""
+    """An attribution that records each loss one place too far is caught."""
     note = TableSlice.note
     monkeypatch.setattr(TableSlice, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
     found = examine(patient("stock()"))
@@ -399,6 +399,7 @@ WARNINGS = {
     "cut short": ("Stops(stock())", "every sample", "24 of 60"),
     "drop_last": ("stock(drop_last=True, batch_size=50)", "drop_last", "up to 49"),
     "copies": ("stock(ConcatDataset([Pictures(30), Pictures(30)]))", "copies", "30 of 60"),
+    "mixup with both labels": ("stock(collate_fn=mixup)", "order inside a batch", "depends on the other samples"),
     "mixup": ("stock(collate_fn=mixed)", "order inside a batch", "depends on the other samples"),
 }
 
@@ -457,7 +458,7 @@ def test_a_warning_shows_in_the_verdict() -> None:
 
 
 def test_the_remedy_for_a_sorting_collate_carries_the_index() -> None:
-    """The lines it shows, followed to the letter."""
+    """The recommended lines, run as printed."""
     samples = [(torch.tensor([3.0]), 0), (torch.tensor([1.0]), 1), (torch.tensor([2.0]), 2)]
     (line,) = (line for line in BY_COLLATE.splitlines() if line.startswith("*columns"))
     names: dict[str, Any] = {"samples": samples}

@@ -1,4 +1,4 @@
-"""Examine a user's own loader: does every loss reach its sample, and if not, why not and what helps.
+"""Examine a user's loader: does every loss reach its sample? If not, why, and what helps?
 
 ``examine("train:loader")`` runs two epochs of the loader that ``train.py`` makes, through the same ``update`` that
 training calls. It works on copies: the loader, its sampler and the training data stay unchanged.
@@ -6,6 +6,7 @@ training calls. It works on copies: the loader, its sampler and the training dat
     case       the loader and data to examine
     tracing    find which sample is in which row of a batch, by its content
     probe      make some passes and record where each loss went
+    content    whether items belong to their index, or overlap
     sandbox    set up these passes on copies: unchanged, and with the remedy
     findings   the questions and their answers
 """
@@ -111,9 +112,7 @@ def _isolated() -> Iterator[None]:
     del sys.argv[1:]
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", InfoBatchWarning
-            )  # they would be about losses that are only running numbers
+            warnings.simplefilter("ignore", InfoBatchWarning)  # about losses, which are only running numbers here
             yield
     finally:
         sys.path[:], sys.argv[:] = path, words

@@ -13,6 +13,8 @@ from .tracing import ELEMENTS, Part, Where, fetch, fingerprint, parts
 
 MOST = 64
 """How many samples are fetched twice."""
+SHARED = 512
+"""How many values of an item are looked up in others."""
 FEWEST = 8
 """With fewer samples, nothing can be said about their likeness."""
 
@@ -76,13 +78,13 @@ def follows_index(dataset: Any, size: int) -> bool:
 
 def _are_alike(before: list[Part], after: list[Part], peers: Tensor) -> bool:
     """Compare each item with its second fetch, and with second fetches of its peers."""
-    least = 0.5 + 3 * (12 * len(before)) ** -0.5  # three standard deviations above what unrelated items give
-    ours, theirs = ([_numbers(part) for part in side] for side in (before, after))
-    described = [[torch.stack([_quantiles(part) for part in side]) for side in (ours, theirs)]]
+    least = 0.5 + 4 * (12 * len(before)) ** -0.5  # four standard deviations above what unrelated items give
+    ours, theirs = ([_thin(_numbers(part)) for part in side] for side in (before, after))
+    quantiles = [torch.stack([_quantiles(part) for part in side]) for side in (ours, theirs)]
+    evidence = [torch.cdist(quantiles[0], quantiles[1]), -_count_shared(before, after)]
     if len({len(part) for part in (*ours, *theirs)}) == 1:
-        described.append([torch.stack(ours), torch.stack(theirs)])
-    for one, other in described:
-        distances = torch.cdist(one, other)
+        evidence.append(torch.cdist(torch.stack(ours), torch.stack(theirs)))
+    for distances in evidence:
         own = distances.diagonal()[:, None]
         closer = (distances > own).double() + 0.5 * (distances == own).double()
         if ((closer * peers).sum(1) / peers.sum(1)).mean() > least:
@@ -91,8 +93,25 @@ def _are_alike(before: list[Part], after: list[Part], peers: Tensor) -> bool:
 
 
 def _numbers(part: Part) -> Tensor:
-    flat = part if isinstance(part, Tensor) else torch.tensor(list(part))
-    return flat[:: -(-len(flat) // ELEMENTS)].double().nan_to_num()
+    return (part if isinstance(part, Tensor) else torch.tensor(list(part))).double().nan_to_num()
+
+
+def _thin(flat: Tensor) -> Tensor:
+    return flat[:: -(-len(flat) // ELEMENTS)]
+
+
+def _count_shared(before: list[Part], after: list[Part]) -> Tensor:
+    """Count the values that each item shares with each second fetch: crops, flips and masks keep many of them.
+
+    Of large items the same pseudo-random choice of values is compared, wherever they are.
+    """
+    ours, theirs = ([_some_values(part) for part in side] for side in (before, after))
+    return torch.tensor([[len(one & other) for other in theirs] for one in ours]).double()
+
+
+def _some_values(part: Part) -> set[float]:
+    flat = _numbers(part)
+    return set(flat[(flat.sin() * 1e4).frac().topk(min(len(flat), SHARED)).indices].tolist())
 
 
 def _quantiles(part: Tensor) -> Tensor:

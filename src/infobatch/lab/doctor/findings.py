@@ -21,7 +21,7 @@ Status = Literal["ok", "warning", "problem", "not checkable"]
 INDICES = "indices"
 """The name of a check that is fine if the loop passes the indices to update."""
 
-YOURS = "Your own code raises this error."
+YOURS = "This error is raised in your code."
 THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 {line}
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
@@ -53,8 +53,8 @@ class Check:
 
 def no_import(error: BaseException) -> Check:
     if isinstance(error, SystemExit):
-        seen = f"{tail(error)}\nThe program exits while it is imported, or while the loader is made."
-        mend = 'Put the code that exits under: if __name__ == "__main__":'
+        seen = f"{tail(error)}\nThe script exits on import, or while it builds the loader."
+        mend = 'Move the code that exits under: if __name__ == "__main__":'
         return Check("import", "problem", seen, YOURS, mend)
     return Check("import", "problem", tail(error), YOURS)
 
@@ -70,18 +70,17 @@ def data_set(case: Case) -> Check:
         mend = "train_data = infobatch.InfoBatch(list(stream), num_epochs)  # or load it map-style"
         return Check(name, "problem", f"{kind} is an IterableDataset: a stream without indices", means, mend)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        return Check(
-            name, "problem", f"{kind} lacks __len__ or __getitem__", "Scores belong to indices.", "Add what is missing."
-        )
+        seen = f"{kind} has no __len__ or no __getitem__"
+        return Check(name, "problem", seen, "Scores belong to indices.", "Add the missing method.")
     try:
         size = len(dataset)
     except Exception as error:
         return Check(name, "problem", tail(error), YOURS)
+    if size == 0:
+        return Check(name, "problem", "no samples", "There is nothing to train on.", "Check the path or split.")
     if size == 1:
         means = "There is nothing to choose from. To prune, an epoch needs many samples, each with a loss of its own."
         return Check(name, "problem", f"one sample in {kind}, for example a single graph", means)
-    if size == 0:
-        return Check(name, "problem", "no samples", "There is nothing to train on.", "Check the path or split.")
     if known is not None and not known.shard_scores and known.owned.numel() != size:
         seen = f"len(dataset) is {size}, but was {known.owned.numel()} when it was wrapped"
         means = "Scores belong to indices, and their number is fixed."
@@ -100,9 +99,9 @@ def wrapping(case: Case) -> Check:
     mend = THREE_LINES.format(line=case.line())
     if holds_pruned(case.dataset):
         seen = f"the training data are inside a {type(case.dataset).__name__}"
-        return Check(name, "problem", seen, "Its indices are not those of the scores. Wrap the data set last.", mend)
+        return Check(name, "problem", seen, "Its indices are not those of the scores: wrap last.", mend)
     seen = f"{type(case.dataset).__name__} is not wrapped: nothing is pruned"
-    return Check(name, "warning", seen, "The checks below show what these lines would do.", mend)
+    return Check(name, "warning", seen, "The checks below were made with these lines added.", mend)
 
 
 def sampler(case: Case) -> Check:
@@ -122,7 +121,7 @@ def sampler(case: Case) -> Check:
             means = "The plan shuffles: not for training that relies on the order, such as BPTT on a running text."
             in_order = isinstance(first, SequentialSampler)
             return Check(name, "ok", f"{names[-1]}: the plan replaces it, and is shuffled", means * in_order)
-        means = "The plan replaces it and decides which samples are used, so what it does would be lost."
+        means = "The plan replaces it and decides which samples are used; what the sampler did is lost."
         return Check(name, "warning", f"a {names[-1]}", means, case.line())
     has = {RandomSampler: "shuffle=True", SequentialSampler: "no sampler"}.get(type(first), f"a {names[-1]}")
     means = "The plan decides which samples are used, and is already shuffled. Nothing is pruned, and update() raises."
@@ -140,7 +139,7 @@ def batch_sampler(case: Case) -> Check | None:
         return Check(name, "warning" if case.data is None else "problem", f"{kind} draws indices itself", means, mend)
     if case.ours:
         return Check(name, "ok", f"{kind} around train_data.sampler; each batch carries its indices")
-    means = "It may reorder samples, and a torch loader does not say which ones a batch holds."
+    means = "It may reorder samples, and a torch loader does not tell which ones are in a batch."
     return Check(name, "problem", f"{kind} around train_data.sampler", means, mend)
 
 
@@ -152,7 +151,7 @@ def workers(case: Case) -> Check | None:
     seen = plural(inner.num_workers, "worker") if inner.num_workers else "no workers"
     seen += f", started by {method}" if method else ""
     if inner.num_workers and not getattr(inner, "in_order", True) and not case.ours:
-        means = "Batches arrive in any order, and a torch loader does not say which samples they hold."
+        means = "Batches arrive in any order, and a torch loader does not tell which samples are in them."
         return Check("workers", "problem", f"{seen}, in_order=False", means, case.line())
     if inner.persistent_workers and not case.ours:
         means = "Fine if every epoch runs to its end; after a break, the next epoch raises MisalignedError."
@@ -182,9 +181,8 @@ def out_of_reach(case: Case) -> Check:
     kind = type(case.given).__name__
     if hasattr(case.given, "__next__"):
         mend = "Name a loader, or an object whose __iter__ starts a pass."
-        return Check(
-            "passes", "not checkable", f"a {kind}", "An iterator can make only one pass, and training needs it.", mend
-        )
+        means = "An iterator can be consumed only once, and training still needs it."
+        return Check("passes", "not checkable", f"{kind} is an iterator", means, mend)
     means = "A pass would change your own train_data."
     mend = "Keep the loader as an attribute, or name the loader itself."
     return Check("passes", "not checkable", f"train_data was not found in the attributes of {kind}", means, mend)
@@ -204,7 +202,7 @@ def passes(case: Case, trial: Trial) -> Check:
         seen = f"{last.total} rows for {len(trial.data)} samples, without an end"
         return Check("passes", "problem", seen, "An epoch must end.", "Let __iter__ stop after one pass.")
     batches = " + ".join(str(len(trace.counts) + trace.uncounted) for trace in trial.traces)
-    return Check("passes", "ok", f"{batches} batches, {'one pass' if len(trial.traces) == 1 else 'pass by pass'}")
+    return Check("passes", "ok", f"{batches} batches")
 
 
 def _out_of_range(dataset: Any, index: int) -> bool:
@@ -220,12 +218,10 @@ def batch_size(trial: Trial) -> Check:
     lost = [(asked, delivered) for asked, delivered in trace.census.sizes if asked != delivered]
     if lost:
         seen = f"__getitems__ returned {lost[0][1]} samples for {lost[0][0]} indices"
-        return Check(
-            name, "problem", seen, "It is impossible to tell which samples these are.", "Return one sample per index."
-        )
+        return Check(name, "problem", seen, "Which samples these are is unknown.", "Return one sample per index.")
     if not trace.counts:
         means = "The number of losses per batch is unknown."
-        return Check(name, "not checkable", "nothing in a batch has one row per sample", means)
+        return Check(name, "not checkable", "no part of a batch has one row per sample", means)
     usual = trace.census.frequent_sizes[0] if trace.census.frequent_sizes else 0
     odd = [count for count in trace.counts if count not in trace.census.frequent_sizes]
     if trace.changed_counts and odd:
@@ -265,7 +261,7 @@ def losses(trial: Trial, order: Order, remedy: str = "") -> Check:
 
 
 def indices(trial: Trial) -> Check:
-    """Check batches that carry their indices in another order; whether the loop passes them on is unknown."""
+    """Ask for the indices in batches whose rows are reordered; whether the loop passes them is unknown."""
     seen = f"without indices in update(), {plural(trial.account.wrong, 'loss')} would go to another sample"
     means = "The rows of a batch are not in the order of fetching, but the indices that come with it match them."
     return Check(INDICES, "warning", seen, means, PASS_THEM)
@@ -367,12 +363,12 @@ def unit(case: Case, size: int) -> Check | None:
 def copies(trial: Trial) -> Check:
     keys = trial.traces[0].census.keys
     if not any(keys.values()):
-        return Check("copies", "not checkable", "samples without tensors, numbers or texts")
+        return Check("copies", "not checkable", "samples contain no tensors, numbers or texts")
     same = len(keys) - len(set(keys.values()))
     if same > 0.01 * len(keys):
         means = "Each copy has its own score and is pruned independently. Every loss still reaches its sample."
-        return Check("copies", "warning", f"{same} of {len(keys)} samples are the same as another one", means)
-    return Check("copies", "ok", f"{plural(same, 'sample') if same else 'no sample'} the same as another one")
+        return Check("copies", "warning", f"{same} of {len(keys)} samples are copies of others", means)
+    return Check("copies", "ok", f"{same or 'no'} copies")
 
 
 def lines(case: Case, fixed: Trial | None) -> str:

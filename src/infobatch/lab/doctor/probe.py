@@ -100,10 +100,10 @@ class PassTrace:
         batches = [batch for batch in batches if all(row in sample_in for row in batch)]
         places = [(number, row) for number, batch in enumerate(batches) for row in batch]
         samples = [self.census.keys[sample_in[row]] for _, row in places]
-        fewest = min(map(len, samples), default=0)
+        lengths = {len(keys) for keys in samples}
+        fields = range(*lengths) if len(lengths) == 1 else (0, -1) * bool(min(lengths, default=0))
         columns = {where: tuple(keys[row] for _, row in places) for where, keys in self.keys.items()}
-        # samples may have more fields than others, so fields are counted from both ends
-        expected = {tuple(keys[at] for keys in samples) for at in range(-fewest, fewest)}
+        expected = {tuple(keys[at] for keys in samples) for at in fields}
         missing = expected - set(columns.values())
         inside = [Counter((number, key) for (number, _), key in zip(places, one, strict=True)) for one in missing]
         found = {}

@@ -93,10 +93,18 @@ class Sandbox:
             return "apart" if total.right and not total.wrong else "changed"
         if total.right and not trial.traces[0].placement[1]:
             return "kept"
-        found = probe(self.case, self.size) if trial.failed is None else "unknown"
-        if total.right:  # some fields were recognized; what was found is about the others
-            return "apart" if found == "changed" else "kept"
-        return found
+        found = probe(self.case, self.size) if trial.failed is None else {}
+        if total.right:
+            recognized = [where for where, keys in trial.traces[0].keys.items() if all(keys)]
+            return "apart" if "changed" in {found[where] for where in found.keys() - recognized} else "kept"
+        orders = set(found.values())
+        if {"kept", "changed"} <= orders:  # mixup returns the labels twice: in order, and of the partners
+            return "mixed" if "mixed" in orders else "apart"
+        order: Order
+        for order in ("changed", "mixed", "kept"):
+            if order in orders:
+                return order
+        return "unknown"
 
     def follows_index(self) -> bool:
         return follows_index(self.case.dataset, self.size)
@@ -163,14 +171,14 @@ def graft(thing: Any, swaps: dict[int, Any], depth: int = 5) -> Any:
     return thing
 
 
-def probe(case: Case, size: int) -> Order:
-    """Find out what a collate_fn does to the order of samples.
+def probe(case: Case, size: int) -> dict[Where, Order]:
+    """Find out what a collate_fn does to the order of samples, for each field of a batch.
 
     Replacing one sample of a batch by its neighbour must change that sample's row and no other. A collate_fn that
     sorts is also found by reversing the samples: its rows stay the same.
     """
     if case.inner is None:
-        return "unknown"
+        return {}
     try:
         spread = range(0, size, max(1, size // 8))[:8]  # neighbors often have the same label
         samples = list(fetch(case.dataset, spread))
@@ -179,12 +187,10 @@ def probe(case: Case, size: int) -> Order:
             _collated(case, [*samples[:at], samples[at - 1], *samples[at + 1 :]]) for at in range(len(samples))
         ]
     except (Exception, SystemExit):
-        return "unknown"  # collate_fn works only inside the loader
-    found = {_order_of(usual[where], turned.get(where), [other.get(where) for other in exchanged]) for where in usual}
-    for order in ("changed", "mixed", "kept"):
-        if order in found:
-            return order
-    return "unknown"
+        return {}  # collate_fn works only inside the loader
+    return {
+        where: _order_of(usual[where], turned.get(where), [other.get(where) for other in exchanged]) for where in usual
+    }
 
 
 def _order_of(usual: list[int], turned: list[int] | None, exchanged: list[list[int] | None]) -> Order:
