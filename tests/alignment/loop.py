@@ -170,8 +170,10 @@ class Loop:
             loss = self.train.update(x, batch[1])
         else:
             loss = self.train.update(x, x.long()) if self.feeder == "explicit" else self.train.update(x)
-        mean, whole = (x * self.table[x.long()]).mean(), {len(x), *self.sizes}  # a short last batch counts for less
-        self.weights_wrong |= not any(torch.isclose(loss, mean * len(x) / size) for size in whole)
+        mean = (x * self.table[x.long()]).mean()
+        factors = {len(x) / size for size in (len(x), *self.sizes)}  # a short last batch counts for less
+        factors.add(int(torch.count_nonzero(self.table)) % BATCH / BATCH)  # and so do its parts
+        self.weights_wrong |= not any(torch.isclose(loss, mean * factor) for factor in factors)
         self.sizes.add(len(x))
         self.updated.update(x.long().tolist())
 
