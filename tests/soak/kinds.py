@@ -7,7 +7,7 @@ import random
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,10 @@ import torch
 
 import infobatch
 
-from . import events, worlds
+from . import crashes, events, ranks, worlds
 from .oracle import FaultError, differ
 from .session import Fresh, Known, Session, twin_of
-
-
-@dataclass
-class Tally:
-    """What a case did, as far as it came."""
-
-    world: str = ""
-    updates: int = 0
-    refusals: list[str] = field(default_factory=list)
-
-    def refuse(self, error: infobatch.InfoBatchError) -> None:
-        self.refusals.append(f"{type(error).__name__}: {str(error).partition(';')[0][:100]}")
-
+from .tally import Tally
 
 Case = Callable[[random.Random, Tally], None]
 
@@ -198,6 +186,11 @@ KINDS: dict[str, Kind] = {
     "misuse": Kind(misuse, 6.0),
     "resume": Kind(resume, 4.0),
     "shuffled_list": Kind(shuffled_list, 1.0),
+    "interrupt": Kind(crashes.interrupt, 4.0),
+    "kill": Kind(crashes.kill, 0.6, 120.0),
+    "files": Kind(crashes.files, 1.0),
+    "states": Kind(crashes.states, 2.0),
+    "ranks": Kind(ranks.ranks, 0.4, 120.0),
     "threads": Kind(threads, 0.5),
     "workers": Kind(workers, 0.3),
 }

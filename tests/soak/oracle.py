@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import infobatch
-
 LARGEST = torch.finfo(torch.bfloat16).max
 """From here on a loss counts as not finite: bfloat16 losses that overflowed end up here."""
 
@@ -179,7 +177,7 @@ class Oracle:
             owner = self._owner_of(got)
             told = "" if owner in (None, first) else f", the loss of sample {owner}"
             raise FaultError(
-                f"wrong scores in epoch {self.epoch}: sample {first} has {got}{told}, not {right}; all: {samples(wrong)}"
+                f"in epoch {self.epoch} sample {first} has {got}{told}, not {right}; wrong are {samples(wrong)}"
             )
 
     def settle(self) -> None:

@@ -23,6 +23,7 @@ import infobatch
 
 from . import kinds
 from .oracle import FaultError
+from .tally import Tally
 
 HELD, REFUSED, FAULT = "held", "refused", "fault"
 PACKAGE = os.path.dirname(infobatch.__file__)
@@ -47,14 +48,15 @@ class Outcome:
     @property
     def signature(self) -> str:
         """The fault without its numbers: equal for what is probably one fault."""
-        text = re.sub(r"sample \d+ has .*", "a sample has another score", self.fault)
+        text = re.sub(r"sample \d+ has .*?(, the loss of|, not|, which)", r"a sample has a score\1", self.fault)
+        text = re.sub(r"\[[^\]]*\]", "LIST", text)
         text = re.sub(r"/\S+", "PATH", text)
         return re.sub(r"-?[0-9][0-9.e+-]*", "#", text)
 
 
 def play(kind: str, seed: int) -> Outcome:
     """Play one case in this process."""
-    outcome, tally, began = Outcome(kind, seed, HELD), kinds.Tally(), time.monotonic()
+    outcome, tally, began = Outcome(kind, seed, HELD), Tally(), time.monotonic()
     torch.manual_seed(seed)
     random.seed(seed)
     try:

@@ -58,7 +58,7 @@ def make_data(kind: str, size: int) -> Any:
     if kind == "tensors":
         return TensorDataset(torch.arange(size), torch.arange(size) % 3)
     if kind == "subset":
-        return Subset(Many(2 * size), range(0, size))
+        return Subset(Many(2 * size), range(size))
     if kind == "concat":
         cut = size // 2
         return ConcatDataset([part for part in (list(range(cut)), list(range(cut, size))) if part])
@@ -168,7 +168,7 @@ class World:
     dtype: torch.dtype = torch.float32
     options: dict[str, Any] = field(default_factory=dict)
     sampler: str = ""
-    """"" for none of its own, "torch" for torch's BatchSampler, "buckets", "ragged", or "single" for batch_size=None."""
+    """Of batches: none, "torch" for torch's BatchSampler, "buckets", "ragged", or "single" for batch_size=None."""
 
     @property
     def known_batch(self) -> int | None:
