@@ -159,7 +159,7 @@ class Run:
 
 
 def kill(lot: random.Random, tally: Tally) -> None:
-    """kill -9 at random lines, writing included: resumed from the last file, a run ends bit for bit as if left in peace."""
+    """kill -9 at random lines, writing included: a resumed run ends bit for bit as one left in peace."""
     while True:
         with contextlib.suppress(infobatch.InputError):
             run = Run(lot)
@@ -174,10 +174,13 @@ def kill(lot: random.Random, tally: Tally) -> None:
         kills, lines = 0, seen[0]
         while not result.exists():
             line = lot.randint(1, lines) if kills < 6 else 0
+            had_one = checkpoint.exists()
             status = run.start(checkpoint, result, line)
             if os.WIFEXITED(status) and os.WEXITSTATUS(status):
                 raise FaultError(f"it could not resume: {checkpoint.with_suffix('.error').read_text()}")
             kills += os.WIFSIGNALED(status)
+            if had_one and not checkpoint.exists():
+                raise FaultError("the last checkpoint is gone")
         tally.updates = kills
         one, other = infobatch.load(reference), infobatch.load(result)
     if not torch.equal(one["scores"].nan_to_num(-1.0), other["scores"].nan_to_num(-1.0)):
@@ -245,7 +248,23 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-ODD_VALUES = (None, -1, 0, 1, 10**6, 2**70, 0.5, float("nan"), "text", "", [], {}, True, torch.ones(3), (1, 2))
+ODD_VALUES: tuple[Any, ...] = (
+    None,
+    -1,
+    0,
+    1,
+    10**6,
+    2**70,
+    0.5,
+    float("nan"),
+    "text",
+    "",
+    [],
+    {},
+    True,
+    torch.ones(3),
+    (1, 2),
+)
 
 
 def spoil(lot: random.Random, state: dict[str, Any]) -> str:

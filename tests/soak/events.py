@@ -72,7 +72,15 @@ def go_on_with_kept(session: Session, iterator: Iterator[Any], batch: Batch) -> 
 
 def update_twice(session: Session, _: Iterator[Any], batch: Batch) -> bool:
     session.update(batch)
-    session.update(batch)
+    session.follow()
+    if session.oracle.epoch == batch.plan.epoch or session.world.mode == "whole":
+        session.update(batch)
+        return False
+    losses = session.losses(batch.ids, batch.plan.epoch)  # the epoch is over: with indices they are early for the next
+    session.oracle.weaken()
+    session.oracle.offer(batch.ids, losses)
+    channels = {name: session.losses.channel(batch.ids, 0) for name in session.train.method.channels}
+    session.train.update(losses, batch.indices, **channels)
     return False
 
 
@@ -260,7 +268,7 @@ def eventful_pass(session: Session, events: dict[str, Event], share: float) -> N
     for raw in iterator:
         arrived = True
         batch = session.receive(raw)
-        event = plain
+        event: Event = plain
         if session.lot.random() < share:
             event = events[session.lot.choice(sorted(events))]
         if event(session, iterator, batch):

@@ -59,7 +59,7 @@ def train_rank(stage: Stage, losses: Known, state: Any, log: Path) -> None:
     for _ in range(train.epoch, stage.world.epochs):
         for count, raw in enumerate(loader, 1):
             ids, epoch = values_of(raw), train.epoch
-            plan = train.plan()
+            plan: Any = train.plan()
             plans[epoch] = {"indices": plan.indices.clone(), "table": plan.table.clone()}
             given = losses(ids, epoch)
             channels = {name: losses.channel(ids, epoch) for name in train.method.channels}

@@ -103,6 +103,8 @@ class Session:
         plan = self.see_plan()
         if self.oracle.is_strict and self.loader is not None and not bool((plan.table[ids] > 0).all()):
             raise FaultError(f"the loader delivered samples that are not in the plan of epoch {plan.epoch}")
+        if self.oracle.is_strict and self.loader is not None and bool(self.oracle.done()[ids].any()):
+            raise FaultError("the loader delivered samples that had their loss, or were skipped, in this very epoch")
         asks = self.world.mode != "whole" and self.loader is not None
         indices = self.train.batch_indices.clone() if asks else None
         if indices is not None and not torch.equal(indices, ids):
@@ -144,13 +146,13 @@ class Session:
             step = self.give(indices, part, indices)
             total = total + step.detach().double() * (len(part) / len(losses))
         factors = step_factors(len(losses), self.world.known_batch, batch.plan)
-        check_step(total, losses, batch.plan.weights[batch.ids], factors, f"{self._name(batch)} in parts")
+        check_step(total, losses, batch.plan.weights[batch.ids], factors, f"the parts of {self._name(batch)}")
 
     def _name(self, batch: Batch) -> str:
         """Say in words what kind of batch this is."""
         size, known = len(batch.ids), self.world.known_batch
         name = "a batch" if known is None else "a whole batch" if size == known else "a short batch"
-        name += " with indices" if self.world.mode in ("named", "ahead") and self.loader is not None else ""
+        name += " with indices" if self.world.mode != "whole" and self.loader is not None else ""
         name += " of a pruned epoch" if batch.plan.is_pruned else " of a full epoch"
         return f"{name} that was resumed" if batch.plan.epoch == self.resumed else name
 

@@ -201,7 +201,9 @@ class World:
         options = dict(self.options)
         if options.get("num_workers"):
             options |= {"timeout": PATIENCE, "multiprocessing_context": "fork"}
-        makers = {"torch": lambda: BatchSampler(train.sampler, self.batch, options.pop("drop_last", False))}
+        makers: dict[str, Any] = {
+            "torch": lambda: BatchSampler(train.sampler, self.batch, options.pop("drop_last", False))
+        }
         makers |= {"buckets": lambda: Buckets(train.sampler, self.batch)}
         makers |= {"ragged": lambda: Ragged(train.sampler, self.batch)}
         if self.sampler in makers:
@@ -255,7 +257,7 @@ def with_loader(lot: random.Random, world: World, *, workers: float = 0.0, plain
             options["persistent_workers"] = True
         if lot.random() < 0.5:
             options["prefetch_factor"] = lot.choice([1, 2, 4])
-        if lot.random() < 0.2 and sampler != "single":
+        if lot.random() < 0.2 and sampler != "single" and (kind == "ours" or not plain):
             options["in_order"] = False
     batch = world.batch if lot.random() < 0.4 else draw_batch(lot, world.size)
     return replace(world, loader=kind, mode=mode, options=options, sampler=sampler, batch=batch)

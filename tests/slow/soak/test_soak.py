@@ -1,4 +1,4 @@
-"""The soak scripts, in small: the full counts are for an evening."""
+"""The soak in small, always with the same cases: `python -m tests.soak.attack --minutes 60` is for an evening."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launching import run_ranks
 
-HERE = Path(__file__).parent
-ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+ROOT = Path(__file__).parents[3]
 
 
-def test_killed_at_random_it_ends_the_same() -> None:
-    command = [sys.executable, str(HERE / "kill.py"), "--count", "12"]
-    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 runs" in done.stdout
-    assert "0 ended differently" in done.stdout
+@pytest.mark.parametrize(
+    "words", [("--cases", "150"), ("--cases", "12", "--only", "kill")], ids=["all kinds", "kill -9"]
+)
+def test_random_trainings_hold_or_are_refused(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tests.soak.attack", "--seed", "0", *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert f"{words[1]} tried" in done.stdout
 
 
 def test_many_epochs_grow_nothing_and_drift_nowhere() -> None:
-    said = run_ranks(2, HERE / "soak.py", "--epochs", 200).out
+    said = run_ranks(2, ROOT / "tests" / "soak" / "growth.py", "--epochs", 200).out
     assert said.count("0 ranks drifted") == 2

@@ -1,6 +1,6 @@
 """Thousands of small epochs with ranks, workers and checkpoints: does anything grow, do the ranks stay together?
 
-    torchrun --standalone --nproc-per-node 2 tests/soak/soak.py --epochs 2000
+    torchrun --standalone --nproc-per-node 2 tests/soak/growth.py --epochs 2000
 
 Prints memory and open files after a tenth of the epochs and at the end, and fails where they grew or ranks differ.
 """
@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "ranks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "slow" / "ranks"))
 from leave import leave
 
 
