@@ -161,7 +161,7 @@ class Pruned(View):
             self._scores.record(indices, scores)
             self._scores.record_channels(indices, given)
         self._latest = None if compiling else (weights, factor)
-        return weighted_mean(loss, weights, factor)
+        return weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
 
     @property
     def batch_weights(self) -> Tensor:

@@ -114,10 +114,17 @@ class Oracle:
     def record(self, ids: Tensor, losses: Tensor) -> None:
         values = losses.detach().float()
         self.given.append((ids, values))
+        real = self._has_weight(ids)
+        ids, values = ids[real], values[real]
         self.fresh[ids] = values
         self.has[ids] = True
         for index in ids.tolist():
             self.maybe.pop(index, None)
+
+    def _has_weight(self, ids: Tensor) -> Tensor:
+        """Which samples of a batch are no ghosts."""
+        plan = self.plans[self.epoch] if self.is_strict and self.epoch < len(self.plans) else None
+        return torch.ones(len(ids), dtype=torch.bool) if plan is None else plan.table[ids] > 0
 
     def offer(self, ids: Tensor, losses: Tensor) -> None:
         """Note losses that may have been recorded: the update was interrupted or refused."""

@@ -175,6 +175,14 @@ class RunningEpoch:
             return False
         return -(-plan.size // world) % size != 1
 
+    @property
+    def has_ghosts(self) -> bool:
+        """Whether a batch of the running pass may hold ghosts: at its end, or anywhere if samples come with indices."""
+        queue = self.queue
+        if queue is None or not queue.slice.ghosts.numel():
+            return False
+        return bool(self.named_here) or queue.taken > queue.total - queue.slice.ghosts.numel()
+
     def carry(self, holder: Any) -> Carried:
         """Let the batches of the latest pass bring their indices from now on."""
         assert isinstance(self.last, Counted)
@@ -258,9 +266,11 @@ class RunningEpoch:
         count, before = indices.numel(), self.named_here
         size, usual = self._over_ranks(count), self._note_size(count)
         self.named_here += count
-        if self._is_whole(size) or is_in_graph(indices):
-            return 1.0
         queue = self.queue
+        if is_in_graph(indices):
+            return 1.0
+        if self._is_whole(size):
+            return 1.0 if queue is None else queue.slice.correction(count, count)
         if queue is not None and queue.is_sized:
             if self.plan is not None and not self.done_before and self.plan.kept <= self._over_ranks(queue.batch_size):
                 return 1.0
@@ -350,8 +360,10 @@ def is_in_graph(indices: Tensor) -> bool:
     return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def weighted_mean(loss: Tensor, weights: Tensor, factor: float) -> Tensor:
+def weighted_mean(loss: Tensor, weights: Tensor, factor: float, *, has_ghosts: bool = False) -> Tensor:
     """Return ``(loss * weights).mean() * factor``, in one kernel where there is one."""
+    if has_ghosts:  # their losses must not matter even if they are not finite
+        loss = loss.masked_fill(weights == 0, 0.0)
     if loss.device.type == "cpu" and loss.dtype == weights.dtype:
         mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
     else:
