@@ -174,6 +174,7 @@ no_ratio = [-0.1, 1.0, 1, 1.5, NAN, math.inf, True, False, "0.5", None, [0.5]]
 no_delta = [-0.1, 1.1, NAN, math.inf, True, False, "0.5", None]
 no_share = [0, 0.0, 1.0, 1, -0.4, 40, NAN, True, "0.4", None]
 no_count = [-1, 1.0, 2.5, NAN, True, False, "3", None]
+no_epochs = [-1, 0, 0.0, -8.0, 0.5, 8.5, NAN, math.inf, True, False, "3", None]
 
 
 @pytest.mark.parametrize("ratio", no_ratio, ids=repr)
@@ -212,7 +213,6 @@ def test_saving_that_cannot_be_had() -> None:
 
 @pytest.mark.parametrize("count", no_count, ids=repr)
 def test_counts(count: Any) -> None:
-    refused(InputError, "num_epochs as an integer of at least 1", lambda: InfoBatch(DATA, count))
     refused(InputError, "seed as an integer of at least 0", lambda: InfoBatch(DATA, 3, seed=count))
     refused(InputError, "warmup as a number of epochs", lambda: InfoBatch(DATA, 3, warmup=count))
     refused(InputError, "warmup as a number of epochs", lambda: methods.saving(0.2, warmup=count))
@@ -227,8 +227,24 @@ def test_whole_numbers_of_any_library_are_counts_and_kept_as_plain_ones(kind: An
         made.load_state_dict(infobatch.load(tmp_path / "state.pt"))
 
 
-def test_no_epochs() -> None:
-    refused(InputError, "num_epochs", lambda: InfoBatch(DATA, 0))
+@pytest.mark.parametrize("epochs", no_epochs, ids=repr)
+def test_no_number_of_epochs(epochs: Any) -> None:
+    refused(InputError, "num_epochs", lambda: InfoBatch(DATA, epochs))
+    refused(InputError, "num_epochs", lambda: Pruned(DATA, methods.full(), epochs))
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32], ids=lambda kind: kind.__name__)
+def test_a_whole_float_is_a_number_of_epochs(kind: Any, tmp_path: Path) -> None:
+    """The ``num_train_epochs`` of transformers is one."""
+    for made in (InfoBatch(DATA, kind(8)), Pruned(DATA, methods.full(), kind(8))):
+        assert (made.num_epochs, type(made.num_epochs)) == (8, int)
+        infobatch.save(made.state_dict(), tmp_path / "state.pt")
+        made.load_state_dict(infobatch.load(tmp_path / "state.pt"))
+
+
+def test_the_remedy_for_swapped_arguments_is_their_order() -> None:
+    refused(InputError, r"The order is InfoBatch\(data, num_epochs", lambda: InfoBatch(DATA, 0.5, 30))  # type: ignore[arg-type]
+    refused(InputError, "whole number", lambda: InfoBatch(DATA, 8.5))
 
 
 @pytest.mark.parametrize("compensate", ["Loss", "", None, True, "both", "auto", 1], ids=repr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Sized
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import torch
@@ -98,6 +99,18 @@ def check_count(name: str, value: Any, least: int, remedy: str) -> int:
     if found is None or found < least:
         raise InputError(message(f"{name} as an integer of at least {least}", repr(value), remedy))
     return found
+
+
+def check_epochs(value: Any) -> int:
+    """Return a number of epochs as an int. A whole float counts: transformers' ``num_train_epochs`` is one."""
+    remedy = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        number = float(value)
+        if number.is_integer():
+            value = int(number)
+        elif number > 1:
+            remedy = "Plans are made for whole epochs: round it to a whole number."
+    return check_count("num_epochs", value, 1, remedy)
 
 
 def check_shardable(size: int, method: str, by_cuts: bool) -> None:

@@ -29,8 +29,6 @@ from .ranks.exchange import Ranks, find
 from .ranks.shards import ShardedScores
 from .state import make_state, restore
 
-ORDER = "The order is InfoBatch(data, num_epochs, ratio, delta) and Pruned(data, method, num_epochs)."
-
 
 class EpochListener(Protocol):
     """What ``infobatch.pace`` registers with the data."""
@@ -73,7 +71,7 @@ class Pruned(View):
         shard_scores: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
-        num_epochs = checks.check_count("num_epochs", num_epochs, 1, ORDER)
+        num_epochs = checks.check_epochs(num_epochs)
         seed = checks.check_count("seed", seed, 0, "Any value will do; 0 is the default.")
         if isinstance(dataset, View):
             twice = message("a plain data set", "one that is already wrapped", "Wrap it once.")

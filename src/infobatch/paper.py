@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import checks, methods
-from .dataset import ORDER, Pruned
+from .dataset import Pruned
 from .errors import InputError, message
 from .methods.cuts import Rounding
 from .plan import Compensation
@@ -49,7 +49,7 @@ class InfoBatch(Pruned):
         group: Any = None,
         shard_scores: bool = False,
     ) -> None:
-        checks.check_count("num_epochs", num_epochs, 1, ORDER)  # before the ratio: the two are swapped most often
+        checks.check_epochs(num_epochs)  # before the ratio: the two are swapped most often
         if saving is None:
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
         elif rescale is True and rounding == "exact":
