@@ -274,3 +274,11 @@ def test_plans_do_not_depend_on_the_default_dtype(name: str, variant: str) -> No
         torch.set_default_dtype(dtype)
         for mine, plain in zip(history(), expected, strict=True):
             assert all(map(torch.equal, mine, plain)), dtype
+
+
+@every
+@both
+def test_a_method_says_whether_it_prunes_the_first_epoch(name: str, variant: str) -> None:
+    method = VARIANTS[variant](make(name))
+    pruned = infobatch.Pruned(TensorDataset(torch.arange(SIZE)), method, EPOCHS).plan().kept < SIZE
+    assert pruned == method.prunes_first

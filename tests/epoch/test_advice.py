@@ -82,11 +82,31 @@ def test_a_run_too_short_to_prune_is_told(
     warnings.simplefilter("always")
     infobatch.Pruned(range(40), infobatch.methods.infobatch(**settings), 20)
     infobatch.Pruned(range(40), infobatch.methods.full(), 20)
-    assert ["prunes nothing in any of 20 epochs" in str(each.message) for each in recwarn] == [True] * said
+    assert ["prunes nothing" in str(each.message) for each in recwarn] == [True] * said
 
 
 @pytest.mark.parametrize(
-    ("epochs", "delta", "said"), [(7, 0.875, 1), (3, 0.7, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0), (1, 0.5, 0)]
+    ("method", "said"),
+    [
+        (infobatch.methods.infobatch(), 1),
+        (infobatch.methods.seta(), 1),
+        (infobatch.methods.full(), 0),  # nobody expects it to prune
+        (infobatch.methods.random_star(), 0),  # needs no loss to prune
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_a_run_of_one_epoch_is_told_that_it_prunes_nothing(
+    recwarn: pytest.WarningsRecorder, method: infobatch.methods.Method, said: int
+) -> None:
+    warnings.simplefilter("always")
+    train = infobatch.Pruned(range(40), method, 1)
+    assert [each.category for each in recwarn] == [InfoBatchWarning] * said
+    assert ["prunes nothing" in str(each.message) for each in recwarn] == [True] * said
+    assert (train.plan().kept == 40) == (method.name != "random_star")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "delta", "said"), [(7, 0.875, 1), (3, 0.7, 1), (8, 0.875, 0), (4, 0.75, 0), (7, 1.0, 0)]
 )
 def test_a_run_too_short_to_end_on_all_data_is_told(
     recwarn: pytest.WarningsRecorder, epochs: int, delta: float, said: int
@@ -103,4 +123,4 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
     infobatch.Pruned(range(40), infobatch.variations.annealed(infobatch.methods.seta(), delta), epochs)
     assert len(recwarn) == 2 * said
     last = infobatch.methods.when.Moment(epochs - 1, epochs)
-    assert said == (train.method.schedule(last) and delta < 1 and epochs > 1)
+    assert said == (train.method.schedule(last) and delta < 1)

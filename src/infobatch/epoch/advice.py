@@ -36,9 +36,13 @@ class Advice:
         schedule, long = self._method.schedule, 10**6  # if the run were long enough
         last = Moment(num_epochs - 1, num_epochs)
         anneals = not schedule(Moment(long - 1, long))
-        prunes = any(schedule(Moment(epoch, num_epochs)) for epoch in range(1, num_epochs))
-        if last.epoch and not prunes and schedule(Moment(long // 4, long)):
-            warn(f"{self._method!r} prunes nothing in any of {num_epochs} epochs: train longer, or prune earlier")
+        first = 0 if self._method.prunes_first else 1
+        prunes = any(schedule(Moment(epoch, num_epochs)) for epoch in range(first, num_epochs))
+        if not prunes and schedule(Moment(long // 4, long)):
+            reason = ": the first epoch always uses all data, for no loss is known yet" if num_epochs == 1 else ""
+            warn(
+                f"{self._method!r} prunes nothing with num_epochs={num_epochs}{reason}. Train longer, or prune earlier"
+            )
         if last.epoch and anneals and schedule(last):
             smaller = min(0.8, 100 * last.epoch // num_epochs / 100)  # then the last epoch uses all data
             other = f", or use a smaller delta, e.g. delta={smaller:g}" if last.epoch > 1 else ""

@@ -81,6 +81,8 @@ class Method:
     """What it remembers per sample besides the last score."""
     channels: frozenset[str] = frozenset()
     """The score channels that every update must bring; see ``methods.channels``."""
+    prunes_first: bool = False
+    """Whether it prunes without any score, and so in the first epoch, too."""
     observes_hidden: bool = False
     """Whether it needs the losses of the pruned samples after each epoch; see ``Pruned.hidden``."""
     score: Literal["loss", "batch"] = "loss"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -42,7 +43,8 @@ def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Meth
 def random_star(ratio: float = 0.3) -> Method:
     """Table 1's Random*: a fresh random subset in every epoch including the first; no rescaling, no annealing."""
     ratio = check_ratio(ratio)
-    return annealed_method("random_star", partial(uniform, ratio=ratio, unscored=True), 1.0, 0, False, ratio=ratio)
+    policy = partial(uniform, ratio=ratio, unscored=True)
+    return replace(annealed_method("random_star", policy, 1.0, 0, False, ratio=ratio), prunes_first=True)
 
 
 @register(Card("RS2, ICLR 2024", "those that had their turn in this round", RANK, "all 1", "nothing"))
@@ -50,7 +52,8 @@ def rs2(ratio: float = 0.3) -> Method:
     """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N per epoch, shuffled again when it is used up."""
     ratio = check_ratio(ratio)
     visits = Memory({"visits": 0.0}, on_plan=_count_visits)
-    return published("rs2", {"ratio": ratio}, partial(keep_least_visited, ratio=ratio), until(1.0), visits)
+    policy = partial(keep_least_visited, ratio=ratio)
+    return published("rs2", {"ratio": ratio}, policy, until(1.0), visits, prunes_first=True)
 
 
 def keep_least_visited(view: ScoresView, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:

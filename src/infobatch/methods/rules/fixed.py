@@ -23,7 +23,7 @@ def static(selection: Any) -> Method:
     mark = fingerprint(indices, weights.float().view(torch.int32).long())
     settings = {"selection": getattr(selection, "method", "given"), "kept": len(indices), "mark": mark}
     policy = partial(keep_selection, indices=indices, weights=weights)
-    return Method("static", settings, policy, until(1.0), unbiased=False, size=selection.size)
+    return Method("static", settings, policy, until(1.0), unbiased=False, prunes_first=True, size=selection.size)
 
 
 def keep_selection(

@@ -17,7 +17,8 @@ from ..when import Moment, until
 def order_dp(some: float = 0.8, best: float = 0.375) -> Method:
     """Draw a random share ``some`` of all samples and keep the share ``best`` of it with the highest losses."""
     some, best = check_fraction("some", some), check_fraction("best", best)
-    return published("order_dp", {"some": some, "best": best}, partial(keep_top, some=some, best=best), until(1.0))
+    policy = partial(keep_top, some=some, best=best)
+    return published("order_dp", {"some": some, "best": best}, policy, until(1.0), prunes_first=True)
 
 
 def keep_top(view: ScoresView, moment: Moment, generator: torch.Generator, *, some: float, best: float) -> Plan:
