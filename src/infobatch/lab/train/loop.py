@@ -68,7 +68,7 @@ def run(
         InputError: If these settings cannot be trained on this task.
         StateError: If the checkpoint belongs to another run.
 
-    >>> [fact["kind"] for fact in run(Settings(epochs=1, model="mlp", gallery=0, threads=1))]
+    >>> [fact["kind"] for fact in run(Settings(method="full", epochs=1, model="mlp", gallery=0, threads=1))]
     ['start', 'epoch', 'end']
     """
     settings.check_trainable()
