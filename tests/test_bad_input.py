@@ -179,7 +179,8 @@ no_epochs = [-1, 0, 0.0, -8.0, 0.5, 8.5, NAN, math.inf, True, False, "3", None]
 
 @pytest.mark.parametrize("ratio", no_ratio, ids=repr)
 def test_ratio(ratio: Any) -> None:
-    refused(InputError, r"a ratio in \[0, 1\)", lambda: InfoBatch(DATA, 3, ratio))
+    if ratio is not None:  # which means: the paper's
+        refused(InputError, r"a ratio in \[0, 1\)", lambda: InfoBatch(DATA, 3, ratio))
     for maker in (methods.infobatch, methods.above_mean, methods.random, methods.random_star, methods.tiers):
         refused(InputError, r"a ratio in \[0, 1\)", lambda: maker(ratio))  # noqa: B023
     refused(InputError, r"a ratio in \[0, 1\)", lambda: methods.tiers(low_ratio=ratio))
@@ -190,7 +191,7 @@ def test_ratio(ratio: Any) -> None:
 def test_delta(delta: Any) -> None:
     refused(InputError, r"delta in \[0, 1\]", lambda: until(delta))
     refused(InputError, r"delta in \[0, 1\]", lambda: InfoBatch(DATA, 3, 0.5, delta))
-    refused(InputError, r"delta in \[0, 1\]", lambda: InfoBatch(DATA, 30, 0.5, delta, saving=0.2))
+    refused(InputError, r"delta in \[0, 1\]", lambda: InfoBatch(DATA, 30, delta=delta, saving=0.2))
     for maker in (methods.infobatch, methods.above_mean, methods.random, methods.tiers, methods.author_tiers):
         refused(InputError, r"delta in \[0, 1\]", lambda: maker(delta=delta))  # noqa: B023
 
@@ -206,9 +207,19 @@ def test_saving_and_low_share(share: Any) -> None:
 def test_saving_that_cannot_be_had() -> None:
     refused(InputError, "a saving of at most 0.780.*got saving=0.8", lambda: InfoBatch(DATA, 30, saving=0.8))
     refused(InputError, "at most 0.000", lambda: InfoBatch(DATA, 1, saving=0.1))
-    refused(InputError, "a ratio above 0", lambda: InfoBatch(DATA, 30, ratio=0, saving=0.3))
+    refused(InputError, "a ratio above 0", lambda: methods.saving(0.3, ratio=0))
     refused(InputError, "rescale=False", lambda: InfoBatch(DATA, 30, saving=0.3, rescale=False))
     refused(InputError, "rounding='paper'", lambda: InfoBatch(DATA, 30, saving=0.3, rounding="paper"))
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.7, 0])
+def test_saving_and_ratio_exclude_each_other(ratio: float) -> None:
+    """Both say how much is pruned. Below the threshold of a saving the ratio is an argument of the method."""
+    refused(InputError, "either .*ratio", lambda: InfoBatch(DATA, 30, ratio=ratio, saving=0.3))
+    refused(InputError, "either .*ratio", lambda: InfoBatch(DATA, 30, ratio, saving=0.3))
+    made = Pruned(DATA, methods.saving(0.3, ratio=0.7), 30)
+    assert made.method.settings["ratio"] == 0.7
+    assert repr(InfoBatch(DATA, 30, saving=0.3).method) == repr(methods.saving(0.3))
 
 
 @pytest.mark.parametrize("count", no_count, ids=repr)

@@ -10,6 +10,9 @@ from .errors import InputError, message
 from .methods.cuts import Rounding
 from .plan import Compensation
 
+RATIO = 0.5
+"""The paper's r."""
+
 
 class InfoBatch(Pruned):
     """The paper's method around a data set, with the arguments in the order of the poster.
@@ -17,11 +20,14 @@ class InfoBatch(Pruned):
     Args:
         dataset: A map-style data set.
         num_epochs: The number of epochs of the whole run.
-        ratio: The share pruned among the samples below the mean loss (the paper's r).
+        ratio: The share pruned among the samples below the mean loss (the paper's r); 0.5 by default.
         delta: Prune while epoch < delta * num_epochs; after that, train on full data.
-        saving: The share of the whole run to save, instead of a fixed threshold.
+        saving: The share of the whole run to leave out, in place of ``ratio``; see ``infobatch.methods.saving``.
         warmup, rescale, rounding: See ``infobatch.methods.infobatch``.
         seed, compensate, group, shard_scores: See ``Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range, or ``saving`` comes with an argument it takes the place of.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
@@ -37,7 +43,7 @@ class InfoBatch(Pruned):
         self,
         dataset: Any,
         num_epochs: int,
-        ratio: float = 0.5,
+        ratio: float | None = None,
         delta: float = 0.875,
         *,
         saving: float | None = None,
@@ -51,19 +57,26 @@ class InfoBatch(Pruned):
     ) -> None:
         checks.check_epochs(num_epochs)  # before the ratio: the two are swapped most often
         if saving is None:
+            ratio = RATIO if ratio is None else ratio
             method = methods.infobatch(ratio, delta, warmup=warmup, rescale=rescale, rounding=rounding)
-        elif rescale is True and rounding == "exact":
-            method = methods.saving(saving, delta, ratio=ratio, warmup=warmup)
-        else:
+        elif rescale is not True or rounding != "exact":
             got = f"rescale={rescale!r}, rounding={rounding!r}"
             remedy = "Leave these two at their defaults, or leave saving out."
             raise InputError(message("saving with exact, rescaled weights", got, remedy))
+        elif ratio is not None:
+            remedy = (
+                "Both set how much is pruned: leave one out. For another ratio below the threshold that saving sets, "
+                "use Pruned(data, methods.saving(share, ratio=...), num_epochs)."
+            )
+            raise InputError(message("either saving or ratio", f"saving={saving!r} and ratio={ratio!r}", remedy))
+        else:
+            method = methods.saving(saving, delta, warmup=warmup)
         options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group, "shard_scores": shard_scores}
         super().__init__(dataset, method, num_epochs, **options)
 
     @classmethod
     def paper(
-        cls, dataset: Any, num_epochs: int, ratio: float = 0.5, delta: float = 0.875, **options: Any
+        cls, dataset: Any, num_epochs: int, ratio: float = RATIO, delta: float = 0.875, **options: Any
     ) -> InfoBatch:
         """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r)."""
         return cls(dataset, num_epochs, ratio, delta, rounding="paper", compensate="loss", **options)

@@ -135,9 +135,7 @@ def test_the_face_hands_its_arguments_on() -> None:
         methods.infobatch(0.3, 0.5, warmup=2, rescale=False)
     )
     assert repr(infobatch.InfoBatch(data, 10, rounding="paper").method) == repr(methods.infobatch(rounding="paper"))
-    assert repr(infobatch.InfoBatch(data, 10, 0.6, saving=0.3, warmup=1).method) == repr(
-        methods.saving(0.3, ratio=0.6, warmup=1)
-    )
+    assert repr(infobatch.InfoBatch(data, 10, saving=0.3, warmup=1).method) == repr(methods.saving(0.3, warmup=1))
 
 
 @pytest.mark.parametrize(("share", "warmup"), [(0.4, 0), (0.15, 3), (0.6, 0)])

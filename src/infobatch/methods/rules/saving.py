@@ -1,4 +1,4 @@
-"""Ask for a saving instead of a threshold: a controller prunes what it takes to end there."""
+"""Set the saving instead of the threshold: a controller prunes as much as the run needs to reach it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from ..cuts import ByCuts, Cut, Stats, beyond
 from ..method import RANK, Card, Method, register
 from ..when import Moment, Schedule, after, all_of, until
 
-MOST = 0.9  # of the samples with a score may go in one epoch: weights above 10 would make each step a lottery
+MOST = 0.9  # the largest share of the scored samples pruned in one epoch: no weight exceeds 10
 
 
 @ByCuts
 def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float) -> list[Cut]:
     """Prune what the whole run needs to end at ``saving``, evenly over the pruning epochs still to come.
 
-    The threshold meets the count: of the lowest count/r samples a share r goes, so no weight exceeds 1/(1-r) while the
-    data set is large enough; after that r rises.
+    The threshold follows from the count: of the count/r lowest samples a share r is pruned, with weight 1/(1-r).
+    Where count/r is more than there are, all samples lie below the threshold, and a larger share of them is pruned.
     """
     saved = moment.epoch * stats.size - stats.planned
     drop = round((saving * moment.num_epochs * stats.size - saved) / moment.pruning_left)
-    drop = min(drop, math.floor(MOST * stats.known))  # what is not known yet is made up for later
+    drop = min(drop, math.floor(MOST * stats.known))  # later epochs make up for samples without a score
     if drop <= 0:
         return []
     edge = stats.nth(min(stats.known, math.ceil(drop / ratio)))
-    return [Cut(-math.inf, beyond(edge), drop=drop)]  # ratio < 1, so more lie below than go
+    return [Cut(-math.inf, beyond(edge), drop=drop)]  # ratio < 1: more samples lie below it than are pruned
 
 
 @register(Card("this package", "as many as it takes to save 40 % of the whole run", RANK))
 def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warmup: int = 0) -> Method:
-    """Ask for a share of the whole run: a controller sets each epoch's threshold so that the run ends there.
+    """Leave out a given share of the whole run: a controller sets the threshold of each epoch accordingly.
 
     Args:
         share: The share of all samples of all epochs to leave out.
         delta: Prune while epoch < delta * num_epochs.
-        ratio: The share pruned among the prunable samples while the data set is large enough.
+        ratio: The share pruned among the samples below the threshold (the paper's r). A smaller one raises the
+            threshold and lowers the weights. If the saving needs more than this share of all samples, the share rises.
         warmup: The number of full epochs at the start, beyond the first.
     """
     share, ratio = check_open_fraction("saving", share), check_ratio(ratio)
