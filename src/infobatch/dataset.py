@@ -390,11 +390,10 @@ class Pruned(View):
         for listener in self.listeners.values():
             listener.begin()
         epoch.is_announced = True
-        if look:
-            self._advice.check_bounds(plan, self._scores)
-            if self.method.observes_hidden and not (epoch.done_before or epoch.done()):
-                assert isinstance(self._scores, ScoreTable)
-                self._advice.check_hidden(self._scores)
+        self._advice.check_growth(plan)
+        if look and self.method.observes_hidden and not (epoch.done_before or epoch.done()):
+            assert isinstance(self._scores, ScoreTable)
+            self._advice.check_hidden(self._scores)
 
     def _meet_ranks(self, iterator: _BaseDataLoaderIter | None = None) -> Ranks:
         """Return the ranks; the first time, check that all of them were given the same training."""
@@ -447,8 +446,6 @@ class Pruned(View):
                     "Load with infobatch.DataLoader or sampler=train_data.sampler.",
                 )
             )
-        if epoch.plan is not None and epoch.done():
-            self._advice.check_bounds(epoch.plan, self._scores)
         summary, error = epoch.close(self.method.memory)
         if self._latest is not None:  # a view into the weights of the whole epoch
             with torch.inference_mode(False):

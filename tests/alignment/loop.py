@@ -18,7 +18,6 @@ N, BATCH, EPOCHS = 60, 8, 8
 PATIENCE = 60
 QUIET = [
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*noise-to-signal of a step:infobatch.InfoBatchWarning"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 

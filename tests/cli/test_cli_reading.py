@@ -27,8 +27,6 @@ from infobatch.lab.runs.records import Run, read, read_many
 from infobatch.lab.train.settings import Settings
 from infobatch.selection import SELECTORS
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
 def test_help_teaches(say: Any, command: Callable[..., Any]) -> None:

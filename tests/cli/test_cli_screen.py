@@ -12,8 +12,6 @@ from infobatch.cli.screen import EVERY, Bars, Count, Lines, duration
 from infobatch.lab.runs.records import Run
 from infobatch.lab.train.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def test_durations() -> None:
     assert [duration(one) for one in (0.04, 59.9, 60, 3599, 3660)] == [

@@ -21,9 +21,6 @@ from infobatch.lab.runs.many_runs import PLAN, Series, note_look
 from infobatch.lab.runs.records import read
 from infobatch.lab.train.settings import READ_ONLY, Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
-
 # ---- settings --------------------------------------------------------------------------------------------
 
 

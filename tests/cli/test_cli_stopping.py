@@ -17,8 +17,6 @@ from shell import TOY, numbers, start
 from infobatch.lab.runs.records import read, read_many
 from infobatch.lab.train.loop import Training
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def until(true: Callable[[], Any], process: Program) -> None:
     for _ in range(6000):

@@ -65,7 +65,6 @@ def test_lightning(tmp_path: Path) -> None:
     assert resumed.validated == whole.validated[2:]
 
 
-@pytest.mark.filterwarnings("ignore:epoch .* noise-to-signal:infobatch.InfoBatchWarning")
 def test_transformers() -> None:
     pytest.importorskip("transformers")
     from transformers_loop import Save, assert_same, bert, classes, pruned, with_trainer, without

@@ -18,10 +18,10 @@ import transformers_loop
 from accelerate_run import Run, start_anew
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_loop import QUIET, PacedModule, wrap
-from transformers_loop import FEW, Save
+from transformers_loop import Save
 
 DEVICE = "cuda"
-pytestmark = [pytest.mark.gpu, FEW, *QUIET]
+pytestmark = [pytest.mark.gpu, *QUIET]
 
 
 def near(here: Any, there: Any) -> None:

@@ -17,7 +17,6 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers_loop import (
     BATCH,
     EPOCHS,
-    FEW,
     SIZE,
     Save,
     assert_same,
@@ -34,7 +33,7 @@ import infobatch
 from infobatch.errors import EpochError, InputError, StateError
 from infobatch.integrations.transformers import FILE, PrunedTrainer
 
-pytestmark = [pytest.mark.slow, FEW]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from transformers import (
 )
 from transformers_loop import (
     BATCH,
-    FEW,
     SMALL,
     VOCABULARY,
     assert_same,
@@ -48,7 +47,7 @@ from transformers_loop import (
 from infobatch.errors import InputError, MisalignedError
 from infobatch.integrations.transformers import PrunedTrainer
 
-pytestmark = [pytest.mark.slow, FEW]
+pytestmark = pytest.mark.slow
 
 
 class Answers(PrunedTrainer, Seq2SeqTrainer):

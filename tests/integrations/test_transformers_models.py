@@ -18,7 +18,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers_loop import (
     BATCH,
     EPOCHS,
-    FEW,
     SIZE,
     VOCABULARY,
     assert_same,
@@ -35,7 +34,7 @@ from transformers_loop import (
 
 from infobatch.errors import InputError, MisalignedError
 
-pytestmark = [pytest.mark.slow, FEW]
+pytestmark = pytest.mark.slow
 
 
 class Bag(nn.Module):

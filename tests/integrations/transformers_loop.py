@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,8 +31,6 @@ from infobatch.integrations.transformers import PrunedTrainer
 SIZE, EPOCHS, BATCH, VOCABULARY = 101, 5, 12, 20
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 RATE = 0.3
-FEW = pytest.mark.filterwarnings("ignore:epoch .* noise-to-signal:infobatch.InfoBatchWarning")
-"""Tests use few samples, so their scores are noisy."""
 
 
 def classes() -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from ..methods.method import Method
 from ..methods.when import Moment
 from ..plan import PlanNumbers
 from .scores import Scores, ScoreTable
-from .summary import EpochSummary, summarize
+from .summary import EpochSummary
 
 GROWTH_BOUND = 2.0
+"""|D|/|S| beyond which a growing loss is warned about."""
 RISE, ENOUGH = 2.0, 1000
 """A mean loss that rose to RISE times its lowest value over ENOUGH samples is not chance."""
 
@@ -23,11 +24,7 @@ class Advice:
         self._method = method
         self._loss_grows = loss_grows
         """Whether a step of a pruned epoch goes further than one of full data."""
-        self._gave_bounds = self._gave_hidden = self._gave_rise = False
-        self._judged = -1
-        """The last epoch that was compared with the bounds."""
-        self._noisy = 0
-        """How many epochs in a row were noisier than the paper allows."""
+        self._gave_growth = self._gave_hidden = self._gave_rise = False
         self._first = self._lowest = math.inf
         """The mean loss after the first epoch, and the lowest since."""
 
@@ -57,17 +54,15 @@ class Advice:
             self._gave_hidden = True
             warn(f"{self._method!r} needs the losses of the samples it left out after each epoch: see Pruned.hidden")
 
-    def check_bounds(self, plan: PlanNumbers, scores: Scores) -> None:
-        """Warn if a plan leaves the region covered by the paper's appendix B."""
-        if self._gave_bounds or plan.epoch == self._judged or not self._method.unbiased:
-            return
-        self._judged = plan.epoch
-        now = summarize(plan, scores.noise(plan), scores.planned)
-        self._noisy = self._noisy + 1 if now.noisy else 0
-        text = describe_bounds(now, loss_grows=self._loss_grows)
-        if text and self._noisy != 1:  # the first losses are noisy in any case
-            self._gave_bounds = True
-            warn(text)
+    def check_growth(self, plan: PlanNumbers) -> None:
+        """Warn if the loss grows, and with it each step, far beyond full data (the paper's appendix B.4)."""
+        if self._loss_grows and not self._gave_growth and plan.growth > GROWTH_BOUND:
+            self._gave_growth = True
+            warn(
+                f"epoch {plan.epoch}: a step stands for {plan.growth:.2f} steps of full data, because the loss grows, "
+                "and the largest safe learning rate shrinks by as much (the paper's appendix B.4). Divide the learning "
+                f'rate by up to {plan.growth:.2f}, prune less, or use compensate="none"'
+            )
 
     def check_rise(self, done: EpochSummary, scores: Scores) -> None:
         """Warn if the loss grows and an epoch seems to have undone what was learned. A few samples cannot tell."""
@@ -92,18 +87,3 @@ def warn_not_finite(epoch: int, count: int, of: int, which: str = "") -> None:
     """Warn if some losses of an epoch were not finite."""
     if count:
         warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep their old scores")
-
-
-def describe_bounds(now: EpochSummary, *, loss_grows: bool = True) -> str:
-    """Say how an epoch leaves the region covered by the paper's appendix B; empty if it does not."""
-    if now.noisy:
-        return (
-            f"epoch {now.epoch}: noise-to-signal of a step is {now.noise:.2f} times that of full data; the paper's "
-            "appendix B.3 asks for at most 1. Prune small losses, not large ones, or lower the ratio"
-        )
-    if loss_grows and now.growth > GROWTH_BOUND:
-        return (
-            f"epoch {now.epoch}: a step stands for {now.growth:.2f} steps of full data, and the largest safe learning "
-            "rate shrinks by as much (the paper's appendix B.4). Prune less, or lower the rate if the loss rises"
-        )
-    return ""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..plan import Plan, PlanNumbers
 
-NOISE_BOUND = 1.05  # 1 is the paper's bound and what uniform pruning has; the rest is room for the estimate
 SAMPLE = 1 << 16
 
 
@@ -32,11 +31,6 @@ class EpochSummary:
     B.3 asks for at most 1, which is what uniform pruning has; pruning small gradients gives less."""
     not_finite: int = 0
     """How many losses were NaN or infinite. They did not become scores."""
-
-    @property
-    def noisy(self) -> bool:
-        """Whether a step is noisier than the paper's appendix B.3 allows."""
-        return self.noise > NOISE_BOUND
 
 
 def summarize(plan: PlanNumbers, noise: float, planned: int) -> EpochSummary:

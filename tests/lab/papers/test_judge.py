@@ -229,7 +229,6 @@ def test_a_stand_in_proves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
 def test_losses_after_rescaling_are_nearer() -> None:
     """The real thing: one quick run of Figure 6, through the training loop."""
     recipe = load("figure6")

@@ -16,8 +16,6 @@ from infobatch.lab.tasks.task import Arrays
 from infobatch.lab.train import loop, static
 from infobatch.lab.train.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def test_what_is_told_adds_up() -> None:
     told = facts()

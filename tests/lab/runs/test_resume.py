@@ -16,8 +16,6 @@ from infobatch.lab.train import loop
 from infobatch.lab.train.optimizers import make_optimizer
 from infobatch.lab.train.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 3))

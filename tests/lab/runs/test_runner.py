@@ -23,8 +23,6 @@ from infobatch.lab.runs.runner import LONGEST, folder_of, train_one
 from infobatch.lab.tasks.task import Arrays, Task
 from infobatch.lab.train.settings import HARDWARE, Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 QUICK = Settings(epochs=8, batch_size=20, lr=0.05, threads=1, model="mlp", gallery=2)
 
 

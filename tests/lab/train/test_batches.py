@@ -10,8 +10,6 @@ from infobatch.lab.train import loop
 from infobatch.lab.train.batches import Draws, crop_and_flip
 from infobatch.lab.train.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])

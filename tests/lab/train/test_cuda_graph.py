@@ -14,8 +14,6 @@ from infobatch.lab.train.optimizers import make_optimizer
 from infobatch.lab.train.settings import Settings
 from infobatch.plan import Plan
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> None:
     """The warm-up, on the CPU: on a GPU, indices past the end would stop the device."""

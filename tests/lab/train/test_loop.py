@@ -18,8 +18,6 @@ from infobatch.lab.train import loop
 from infobatch.lab.train.optimizers import epoch_rates, make_optimizer, make_scheduler, rate_table
 from infobatch.lab.train.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noise-to-signal:infobatch.InfoBatchWarning")
-
 
 def test_the_loop_is_the_plain_loop() -> None:
     """Three lines, pace and a loader, written out: the same losses, weights, rates and answers."""
