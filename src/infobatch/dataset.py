@@ -18,6 +18,7 @@ from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import Scores, ScoreTable
+from .epoch.slice import choose_scores
 from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .methods.channels import check_channels
@@ -128,7 +129,8 @@ class Pruned(View):
             loss: The losses of a whole batch, shape [batch], as from a criterion with ``reduction="none"``.
             indices: The samples they belong to. Without them, the losses belong to the batch that has waited longest.
                 With them, the order of the loader does not matter, and a batch may come in parts.
-            score: What to record instead of the loss.
+            score: What to record instead of the loss. NaN beside a finite loss means that nothing is known of this
+                sample: it keeps the score it had. ``infobatch.per_sample`` returns such scores.
             channels: What some methods need with every loss, as ``confidence``; see ``methods.channels``.
 
         Returns:
@@ -146,9 +148,7 @@ class Pruned(View):
         epoch = self._epoch
         if loss.device != epoch.device:
             self.to(loss.device)
-        scores = loss if score is None else score
-        if self.method.score == "batch":
-            scores = scores.detach().mean().expand_as(scores)
+        scores = choose_scores(loss, score, by_batch=self.method.score == "batch")
         compiling = torch.compiler.is_compiling()
         given = {name: values for name, values in channels.items() if values is not None}
         if indices is None:

@@ -16,10 +16,25 @@ from ..ranks.exchange import Ranks
 # 5 us.
 SKIPPED = 0xFF5EED * 2.0**104
 UNSEEN = -SKIPPED
-TOO_LARGE = torch.finfo(torch.bfloat16).max  # from here on a loss counts as not finite
+TOO_LARGE = torch.finfo(torch.bfloat16).max  # a loss of this size or more counts as not finite
 
 Where = range | Tensor
 """Samples of a slice: a range of positions in it, or indices."""
+
+
+def choose_scores(loss: Tensor, score: Tensor | None, *, by_batch: bool) -> Tensor:
+    """Return what an update records: the losses, or the scores given instead; ``by_batch`` the mean of either.
+
+    A NaN score beside a finite loss says that nothing is known of the sample, so it is marked like a skipped one. It
+    must not be recorded as NaN, which is counted as a loss that is not finite. Nothing here waits for the device.
+    """
+    if score is None:
+        return loss.detach().mean().expand_as(loss) if by_batch else loss
+    unknown = score.isnan().logical_and_(loss.isfinite())
+    scores = score.detach().float()  # half precision cannot hold the mark
+    if by_batch:
+        scores = scores.masked_fill(unknown, 0.0).sum() / unknown.logical_not().sum()
+    return torch.where(unknown, SKIPPED, scores)
 
 
 class Slice(ABC):
