@@ -6,6 +6,7 @@
 """
 
 from . import methods
+from .adapters.per_sample import per_sample
 from .dataset import Pruned
 from .epoch.summary import EpochSummary
 from .errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "methods",
     "pace",
+    "per_sample",
     "save",
     "variations",
 ]

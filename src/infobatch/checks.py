@@ -129,7 +129,7 @@ def check_loss(loss: Any) -> None:
             return
         got = "losses on meta" if loss.is_meta else f"losses as {loss.layout}"
         raise InputError(message("losses with values", got, "Move the model to a device; make them dense."))
-    remedy = "Reduce every dimension but the first: loss.flatten(1).mean(1)."
+    remedy = "Reduce every dimension but the first: loss, score = infobatch.per_sample(losses, mask)."
     if not isinstance(loss, Tensor):
         remedy = "Pass the tensor that the criterion returns."
     if isinstance(loss, Tensor) and loss.ndim == 1:

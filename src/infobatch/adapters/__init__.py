@@ -1,1 +1,1 @@
-"""Per-sample losses of tasks beyond image labels. Empty for now."""
+"""Losses per sample for tasks whose criterion returns something else."""
