@@ -44,6 +44,7 @@ from transformers_loop import (
     without,
 )
 
+import infobatch
 from infobatch.errors import InputError, MisalignedError
 from infobatch.integrations.transformers import PrunedTrainer
 
@@ -189,7 +190,7 @@ def test_a_loss_that_is_not_per_sample_is_refused(run: Any, error: Any, words: s
 
 
 def test_a_first_batch_without_labels_tells_nothing() -> None:
-    """The shift is found in the second batch; a sample without labels has the loss 0."""
+    """The shift is found in the second batch; nothing is known of a sample without labels."""
     samples, train = sentences(), pruned(sentences())
     for index in train.plan().indices[:BATCH].tolist():
         samples[index]["labels"] = torch.full((6,), -100)
@@ -197,7 +198,28 @@ def test_a_first_batch_without_labels_tells_nothing() -> None:
     with_trainer(llama(), train)
     silent = torch.tensor([bool((sample["labels"] == -100).all()) for sample in samples])
     assert int(silent.sum()) == BATCH
-    assert torch.equal(train.scores == 0, silent)
+    assert torch.equal(train.scores.isnan(), silent)
+    assert all(report.not_finite == 0 for report in train.history)
+
+
+def by_masked_token(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
+    losses = F.cross_entropy(outputs.logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none")
+    return infobatch.per_sample(losses, labels[:, 1:] != -100)
+
+
+def test_a_custom_loss_may_say_that_nothing_is_known() -> None:
+    samples = sentences()
+    for sample in samples[::5]:
+        sample["labels"] = torch.full((6,), -100)
+    models, datas = [gpt() for _ in range(2)], [pruned(samples) for _ in range(2)]
+    with_trainer(models[0], datas[0])
+    made = with_trainer(models[1], datas[1], compute_loss_func=by_masked_token)
+    silent = torch.arange(len(samples)) % 5 == 0
+    for data in datas:
+        assert torch.equal(data.scores.isnan(), silent)
+    assert [report.kept for report in datas[0].history] == [report.kept for report in datas[1].history]
+    torch.testing.assert_close(weights(models[0]), weights(models[1]), rtol=1e-4, atol=1e-5)
+    assert made.evaluate(samples)["eval_loss"] > 0
 
 
 class Logged(PrunedTrainer):

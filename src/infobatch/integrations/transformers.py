@@ -17,24 +17,34 @@ from typing import Any
 import accelerate  # noqa: F401  (the Trainer needs it; fail here with a short message)
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
+from ..adapters.per_sample import PerSample
 from ..attribution.views import Fetched
 from ..dataset import Pruned
 from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
 from ..files import load, save
 from ..ranks.exchange import find
 from ..schedule.pace import Paced, full_steps, pace
+from .transformers_loss import (
+    CROSS_ENTROPY,
+    IGNORED,
+    LOSS_PER_SAMPLE,
+    compare,
+    describe,
+    find_shift,
+    fit,
+    losses_per_sample,
+    mean_over_labels,
+    own_candidates,
+)
 
 FILE = "infobatch.pt"
 """The file in a checkpoint folder that holds the state of the training data."""
 INDEX = "infobatch_index"
 """The key under which a batch carries the indices of its samples."""
-IGNORED = -100
-"""The label that transformers gives to tokens which are not predicted."""
 HOOKS = (
     "_finalize_training",
     "_init_training_state",
@@ -45,10 +55,6 @@ HOOKS = (
 )
 """Private methods of the Trainer that are overridden here."""
 LOADER_METHODS = ("get_train_dataloader", "_get_train_sampler")
-CROSS_ENTROPY = "a model whose loss is the cross entropy of its logits"
-LOSS_PER_SAMPLE = (
-    "Pass compute_loss_func=f, where f(outputs, labels, num_items_in_batch=None) returns one loss per sample."
-)
 
 if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
     text = message(
@@ -61,9 +67,11 @@ class PrunedTrainer(Trainer):
     """A ``transformers.Trainer`` whose ``train_dataset`` is pruned data.
 
     Whatever computes the loss, a ``compute_loss_func`` or the ``compute_loss`` of another class, must return one loss
-    per sample. Without either, the loss is the cross entropy of the model's ``logits``, averaged over the tokens of a
-    sample, and each batch is checked against the loss that the model itself returns. To combine it with another
-    Trainer, write ``class PrunedSeq2SeqTrainer(PrunedTrainer, Seq2SeqTrainer)``.
+    per sample; a ``compute_loss_func`` may also return what ``infobatch.per_sample`` does. Without either, the loss is
+    the cross entropy of the model's ``logits``, averaged over the labeled tokens of a sample, and each batch is checked
+    against the loss that the model itself returns. A sample without a labeled token keeps the score it had.
+
+    To combine it with another Trainer, write ``class PrunedSeq2SeqTrainer(PrunedTrainer, Seq2SeqTrainer)``.
 
     Args:
         *args, **kwargs: Those of ``transformers.Trainer``. ``train_dataset`` must be pruned data.
@@ -106,7 +114,9 @@ class PrunedTrainer(Trainer):
         self._shift: int | None = None
         """How many tokens the labels are shifted against the logits; known after the first batch."""
         self._worst: Tensor | None = None
-        """The largest difference so far between our loss and the model's own; see ``_compare``."""
+        """The largest difference so far between our loss and the model's own; see ``compare``."""
+        if self.compute_loss_func is not None:
+            self.compute_loss_func = ScoredLoss(self.compute_loss_func)
         if self.train_dataset is not None:
             self._check_settings()
 
@@ -245,10 +255,14 @@ class PrunedTrainer(Trainer):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         inputs = dict(inputs)
         indices = inputs.pop(INDEX)
-        if self.compute_loss_func is not None or any("compute_loss" in vars(kind) for kind in self._neighbours()[1]):
-            loss, outputs = super().compute_loss(model, inputs, True)
+        func, score = self.compute_loss_func, None
+        if func is None and not any("compute_loss" in vars(kind) for kind in self._neighbours()[1]):
+            (loss, score), outputs = self._cross_entropy(model, inputs)
         else:
-            loss, outputs = self._cross_entropy(model, inputs)
+            if isinstance(func, ScoredLoss):
+                func.score = None  # of an evaluation
+            loss, outputs = super().compute_loss(model, inputs, True)
+            score = func.score if isinstance(func, ScoredLoss) else None
         if isinstance(loss, Tensor) and loss.ndim == 1 and len(loss) != len(indices):
             raise MisalignedError(
                 message(
@@ -258,7 +272,7 @@ class PrunedTrainer(Trainer):
                 )
             )
         scale = self._accumulation_scale()  # before the update, which may end the epoch
-        mean = self.train_dataset.update(loss, indices)
+        mean = self.train_dataset.update(loss, indices, score=score)
         if scale != 1.0:
             mean = mean * scale
         self._updated = True
@@ -276,32 +290,36 @@ class PrunedTrainer(Trainer):
         fits_one_step = plan.kept <= current * self.args.train_batch_size * self.args.world_size
         return 1.0 if fits_one_step or plan.kept == plan.size else current / complete
 
-    def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
+    def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[PerSample, Any]:
         """Compute the loss per sample from the logits, and compare its mean with the loss that the model returns.
 
         The labels stay in the batch: the logits may depend on them, and the model's own loss does.
         """
         outputs: Any = model(**inputs)
         labels, logits, own = inputs.get("labels"), _get(outputs, "logits"), _get(outputs, "loss")
-        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not _match(logits, labels):
-            got = f"a {type(outputs).__name__} with logits {_describe(logits)} and labels {_describe(labels)}"
+        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or not fit(logits, labels):
+            got = f"a {type(outputs).__name__} with logits {describe(logits)} and labels {describe(labels)}"
             raise InputError(message("one class per sample or token, and logits for it", got, LOSS_PER_SAMPLE))
         extra = _get(outputs, "aux_loss")
         if not isinstance(own, Tensor) or own.numel() != 1 or extra is not None:
             raise InputError(
-                message(CROSS_ENTROPY, f"a loss {_describe(own)} and an aux_loss {_describe(extra)}", LOSS_PER_SAMPLE)
+                message(CROSS_ENTROPY, f"a loss {describe(own)} and an aux_loss {describe(extra)}", LOSS_PER_SAMPLE)
             )
         if self._shift is None and bool((labels != IGNORED).any()):
-            self._shift = _find_shift(own, logits, labels)
+            self._shift = find_shift(own, logits, labels)
         shift, smoothing = self._shift or 0, self.args.label_smoothing_factor
-        loss, counts = _losses_per_sample(logits, labels, shift, smoothing)
+        found, counts = losses_per_sample(logits, labels, shift, smoothing)
         if self._shift is not None:
             is_computed = smoothing == 0 and own.itemsize > 2
-            ours = [_mean(loss.detach(), counts)] if is_computed else _candidates(own, logits.detach(), labels, shift)
-            compared = _compare(own.detach(), ours)
+            ours = (
+                [mean_over_labels(found.loss.detach(), counts)]
+                if is_computed
+                else own_candidates(own, logits.detach(), labels, shift)
+            )
+            compared = compare(own.detach(), ours)
             worst = compared if self._worst is None else self._worst
             self._worst = torch.where(compared[0] > worst[0], compared, worst)
-        return loss, outputs
+        return found, outputs
 
     def _check_worst(self) -> None:
         if self._worst is not None:
@@ -381,6 +399,20 @@ class PrunedTrainer(Trainer):
             raise RankError(message(f"training data for {args.world_size} ranks", str(world), remedy))
 
 
+class ScoredLoss:
+    """A ``compute_loss_func`` that may return what ``per_sample`` does: the Trainer gets the losses alone."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+        self.score: Tensor | None = None
+        """The scores of the last call, if it returned any."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        found = self.func(*args, **kwargs)
+        loss, self.score = found if isinstance(found, PerSample) else (found, None)
+        return loss
+
+
 class IndexedCollator:
     """A collator that adds the indices of the samples to each batch. Runs in the workers."""
 
@@ -397,88 +429,5 @@ class IndexedCollator:
         return batch
 
 
-def _losses_per_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return each sample's cross entropy, averaged over its labels, and its number of labels (0 without labels)."""
-    logits, labels = _shifted(logits, labels, shift)
-    flat = F.cross_entropy(
-        logits.flatten(0, -2).float(),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="none",
-        label_smoothing=smoothing,
-    )
-    counts = (labels != IGNORED).view(len(labels), -1).sum(1)
-    return flat.view(len(labels), -1).sum(1) / counts.clamp(min=1), counts
-
-
-def _shifted(logits: Tensor, labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
-    return (logits[:, :-shift], labels[:, shift:]) if shift else (logits, labels)
-
-
-def _mean(loss: Tensor, counts: Tensor) -> Tensor:
-    """Return the mean over all labels of the batch, as models of transformers compute it."""
-    return (loss * counts).sum() / counts.sum()
-
-
-def _candidates(own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> list[Tensor]:
-    """Return what the model's loss may be, given its logits.
-
-    A loss in half precision may have been computed in half precision throughout, or in float32 and then rounded.
-    """
-    candidates = [_mean(*_losses_per_sample(logits, labels, shift))]
-    if own.itemsize <= 2:
-        logits, labels = _shifted(logits, labels, shift)
-        flat = logits.flatten(0, -2).to(own.dtype)
-        candidates.append(F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED))
-    return candidates
-
-
-def _compare(own: Tensor, ours: list[Tensor]) -> Tensor:
-    """Return (distance, own, ours): a distance above 1 is too large. Does not wait for the device.
-
-    If ours is not finite there is nothing to compare: the batch has no labels, or the training has diverged. The
-    absolute tolerance is for losses near 0, where the relative error of float32 is large.
-    """
-    tolerance = max(1e-4, 2 * torch.finfo(own.dtype).eps)
-    loss, candidates = own.reshape(()).float(), torch.stack([one.float() for one in ours])
-    distances = (loss - candidates).abs() / (tolerance * candidates.abs() + 1e-5)
-    distance = distances.nan_to_num(math.inf).min()
-    return torch.stack([torch.where(candidates[0].isfinite(), distance, 0.0), loss, candidates[0]])
-
-
-def _find_shift(own: Tensor, logits: Tensor, labels: Tensor) -> int:
-    """Return 0 if tokens predict themselves and 1 if they predict the next one, judging by the model's own loss."""
-    candidates = [_candidates(own, logits.detach(), labels, shift) for shift in range(labels.ndim)]
-    got = f"a loss of {own.item()} and a cross entropy of {' or '.join(str(ours[0].item()) for ours in candidates)}"
-    matches = [
-        shift for shift, ours in enumerate(candidates) if ours[0].isfinite() and _compare(own.detach(), ours)[0] <= 1
-    ]
-    if len(matches) > 1 or (matches and own.itemsize <= 2):
-        # At the first step all losses are nearly equal, especially in half precision. Their gradients are not.
-        (gradient,) = torch.autograd.grad(own, logits, retain_graph=True, allow_unused=True)
-        if gradient is not None:
-            matches = [shift for shift in matches if _has_gradient(gradient, own, logits, labels, shift)]
-            got += ", with different gradients"
-    if len(matches) != 1:
-        raise InputError(message(CROSS_ENTROPY, got, LOSS_PER_SAMPLE))
-    return matches[0]
-
-
-def _has_gradient(gradient: Tensor, own: Tensor, logits: Tensor, labels: Tensor, shift: int) -> bool:
-    """Return True if our loss has this gradient at the logits, within the accuracy of half precision."""
-    logits = logits.detach().requires_grad_()
-    losses = _candidates(own, logits, labels, shift)
-    gradients = [torch.autograd.grad(loss, logits)[0].float() for loss in losses]
-    return any(bool((gradient.float() - ours).abs().max() <= 0.05 * ours.abs().max()) for ours in gradients)
-
-
 def _get(outputs: Any, name: str) -> Any:
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
-
-
-def _match(logits: Tensor, labels: Tensor) -> bool:
-    return 1 <= labels.ndim <= 2 and logits.shape[:-1] == labels.shape and not labels.is_floating_point()
-
-
-def _describe(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "none"
