@@ -274,6 +274,23 @@ def test_a_loader_that_cannot_work_is_refused(kind: str) -> None:
         fit(Odd(train))
 
 
+class TakesIterator(Module):
+    """Lightning hands the iterator of the loader to such a step, which fetches as many batches as it likes."""
+
+    def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+        batch, number, _ = next(dataloader_iter)
+        return super().training_step(batch, number)
+
+
+@pytest.mark.filterwarnings("ignore:.*`dataloader_iter`")
+def test_a_step_that_takes_the_iterator_is_refused() -> None:
+    module = TakesIterator(wrap())
+    with pytest.raises(InputError, match=r"training_step.*dataloader_iter"):
+        fit(module)
+    assert not module.steps
+    assert module.train_data.epoch == 0
+
+
 def test_data_that_cannot_work_is_refused() -> None:
     with pytest.raises(InputError, match="Wrap it first"):
         Pruning(samples())  # type: ignore[arg-type]

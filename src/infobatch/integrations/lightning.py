@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
@@ -73,6 +74,7 @@ class Pruning(pl.Callback):
             self._check_trainer(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        check_training_step(pl_module)
         for averaging in find_callbacks(trainer, StochasticWeightAveraging):
             self._check_averaging(averaging, trainer, pl_module)
 
@@ -294,6 +296,14 @@ class Pruning(pl.Callback):
                     "It is the number of scheduler steps per rank in a full epoch.",
                 )
             )
+
+
+def check_training_step(module: pl.LightningModule) -> None:
+    """Refuse a ``training_step`` that fetches batches itself: Lightning cannot tell how many, or which is the last."""
+    if is_param_in_hook_signature(module.training_step, "dataloader_iter", explicit=True):
+        remedy = "Let Lightning fetch the batches: an epoch of the plan ends with its last batch, which it must know."
+        got = "training_step(self, dataloader_iter)"
+        raise InputError(message("training_step(self, batch, batch_idx)", got, remedy))
 
 
 def batches_per_step(trainer: pl.Trainer, epoch: int) -> int:
