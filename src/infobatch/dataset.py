@@ -271,8 +271,8 @@ class Pruned(View):
             if scores.is_sharded:
                 self._meet_ranks()
             plan: Any = scores.draw(self.method, Moment(epoch.epoch, self.num_epochs), self.seed)
-            epoch.plan = plan
             scores.begin(plan, plan.scale(self.compensate))
+            epoch.plan = plan  # last: until then an interrupted call is repeated, and draws the same plan
         return epoch.plan
 
     def to(self, device: torch.device | str) -> Pruned:
@@ -433,12 +433,12 @@ class Pruned(View):
 
     def _settle(self) -> None:
         """Close the running epoch if it is finished. With ranks this is where they talk."""
-        if self._epoch.is_finished():
+        if self._epoch.turn is not None or self._epoch.is_finished():
             self._close()
 
     def _close(self) -> None:
         epoch = self._epoch
-        if epoch.queue is None and find(self.group).world > 1:
+        if epoch.turn is None and epoch.queue is None and find(self.group).world > 1:
             raise RankError(
                 message(
                     "a pass over train_data.sampler, which divides a plan between the ranks",
@@ -446,13 +446,16 @@ class Pruned(View):
                     "Load with infobatch.DataLoader or sampler=train_data.sampler.",
                 )
             )
-        summary, error = epoch.close(self.method.memory)
+        turn = epoch.close(self.method.memory)
         if self._latest is not None:  # a view into the weights of the whole epoch
             with torch.inference_mode(False):
                 self._latest = self._latest[0].clone(), self._latest[1]
-        self._summaries.append(summary)
-        if error is not None:
-            raise error
+        summary = turn.summary
+        if not self._summaries or self._summaries[-1].epoch < summary.epoch:
+            self._summaries.append(summary)
+        epoch.turn = None
+        if turn.error is not None:
+            raise turn.error
         self._advice.check_rise(summary, self._scores)
         warn_not_finite(summary.epoch, summary.not_finite, summary.kept)
 

@@ -178,6 +178,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _get_iterator(self) -> Any:
         """Attach the indices where torch collates; ``loader.collate_fn`` stays the user's own."""
         own = self.collate_fn
+        if isinstance(own, CarryIndices):  # an interrupt came before it was put back
+            own = own.collate
         self.collate_fn = PairWithIndices(own) if self.with_indices else CarryIndices(own)
         try:
             return super()._get_iterator()

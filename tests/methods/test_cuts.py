@@ -286,8 +286,8 @@ def whole_run(losses: Callable[..., Tensor], share: float, size: int, C: int, ra
         assert total(plan) == pytest.approx(size, rel=1e-6)
         book.begin(plan)
         book.record(plan.indices, losses(size, t, random_numbers)[plan.indices])
-        book.merge()
-        book.planned += plan.kept
+        book.close(plan, None, None)
+        book.begin_anew(book.planned + plan.kept)
     return 1 - book.planned / (C * size)
 
 

@@ -165,6 +165,6 @@ def test_the_largest_saving_that_is_promised_is_kept(num_epochs: int) -> None:
         plan = method.draw(book, Moment(t, num_epochs), seed=0)
         book.begin(plan)
         book.record(plan.indices, SCORES.repeat(3)[plan.indices])
-        book.merge()
-        book.planned += plan.kept
+        book.close(plan, None, None)
+        book.begin_anew(book.planned + plan.kept)
     assert 1 - book.planned / (500 * num_epochs) == pytest.approx(most, abs=0.01)

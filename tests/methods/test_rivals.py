@@ -31,8 +31,8 @@ def run(memory: Memory, *losses: list[float], confidence: list[list[float]] | No
         if confidence:
             book.channels["confidence"].copy_(torch.tensor(confidence[at]))
         planned = torch.tensor([not math.isnan(loss) for loss in row])
-        book.remember(memory, Plan(at, planned.nonzero().squeeze(1), planned.float()))
-        book.merge()
+        book.close(Plan(at, planned.nonzero().squeeze(1), planned.float()), None, memory)
+        book.begin_anew(0)
     return {name: column.tolist() for name, column in book.memory.items()}
 
 

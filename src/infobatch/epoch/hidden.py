@@ -13,7 +13,7 @@ from ..attribution.views import View
 from ..errors import InputError, MisalignedError, message
 from ..methods.method import Method
 from ..ranks.exchange import Ranks, gather, take_share
-from .scores import ScoreTable
+from .scores import ScoreTable, merge_losses
 from .slice import UNSEEN
 
 
@@ -67,9 +67,10 @@ class HiddenPass:
                 mine = column.index_select(0, self._mine)
                 purpose = "observes the hidden samples of"
                 column.index_copy_(0, self._all, gather(self._ranks, mine, self.size, purpose, self._epoch))
-        table.remember(self._method.memory, None)
-        table.memory["held"].fill_(1.0)
-        return table.merge()
+        table.close_hidden(self._method.memory)
+        not_finite = merge_losses(table.fresh, table.scores)
+        self.forget()
+        return not_finite
 
     def forget(self) -> None:
         """Drop what was observed in an unfinished pass."""

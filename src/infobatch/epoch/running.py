@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,12 +20,24 @@ from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers
 from ..ranks.exchange import Ranks, agree
 from .scores import Scores, TableSlice
-from .slice import UNSEEN
 from .summary import EpochSummary, summarize
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
 MANY_IDLE = 3
 """Passes without an update from which on they cannot be looks at a first batch any more."""
+
+
+@dataclass
+class Turn:
+    """The end of an epoch: what is known of it before anything changes."""
+
+    plan: PlanNumbers
+    queue: Queue | None
+    summary: EpochSummary
+    planned: int
+    """The number of samples in the plans of all epochs up to this one."""
+    error: MisalignedError | None = None
+    is_merged: bool = False
 
 
 class RunningEpoch:
@@ -48,6 +60,8 @@ class RunningEpoch:
         """How many samples came with indices, as counted by Python."""
         self.counts_on_device = scores.is_sharded
         """Whether the device counts them instead: Python cannot inside a graph, nor tell which rank they belong to."""
+        self.turn: Turn | None = None
+        """The turn to the next epoch, from its beginning until the owner has taken its result."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
         self.is_captured = False
@@ -297,33 +311,40 @@ class RunningEpoch:
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
-    def close(self, memory: Memory | None) -> tuple[EpochSummary, MisalignedError | None]:
+    def close(self, memory: Memory | None) -> Turn:
         """Merge the losses of the epoch into the scores and go on to the next. With ranks, they talk here.
 
-        Losses that cannot be attributed are dropped, and the error is returned with the summary: the next epoch can
-        begin.
+        Losses that cannot be attributed are dropped, and the error comes with the result: the next epoch can begin. If
+        an interrupt falls into this, calling it again completes it: each step may be repeated, and what is needed for
+        the steps that follow is put aside before them. The owner sets ``turn`` to None when it has taken the result.
         """
+        if self.turn is None:
+            self.turn = self._account()
+        turn, scores = self.turn, self.scores
+        if turn.error is None and not turn.is_merged:
+            not_finite = scores.close(turn.plan, None if turn.queue is None else turn.queue.slice, memory)
+            turn.summary = replace(turn.summary, not_finite=not_finite)
+            turn.is_merged = True
+        scores.begin_anew(turn.planned)
+        self._stand_before(turn.summary.epoch + 1)
+        if turn.queue is not None:
+            turn.queue.slice.release()
+        return turn
+
+    def _account(self) -> Turn:
+        """Check the losses of the epoch before they become scores."""
         plan, queue, scores = self.plan, self.queue, self.scores
         assert plan is not None
         came = self.done_before + (0 if queue is None else queue.taken) + self.named + int(scores.named_count)
         if queue is not None:
             came -= queue.slice.count_ghosts(queue.taken)
             queue.slice.hand_in()
-        summary, error = summarize(plan, scores.noise(plan), scores.planned), None
+        turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
         try:
             checks.check_attribution(scores, came, self.epoch)
         except MisalignedError as found:
-            error = found
-            scores.fresh.fill_(UNSEEN)
-        else:
-            not_finite = scores.close(plan, None if queue is None else queue.slice, memory)
-            summary = replace(summary, not_finite=not_finite)
-        scores.planned += plan.kept
-        self._stand_before(self.epoch + 1)
-        scores.named_count.zero_()
-        if queue is not None:
-            queue.slice.release()
-        return summary, error
+            turn.error = found
+        return turn
 
     def drop_plan(self) -> None:
         """Let the next epoch be planned again; a pass over its first batch is void."""
@@ -338,7 +359,7 @@ class RunningEpoch:
         if self.last is not None:
             self.last.supersede()
         self._stand_before(epoch)
-        self.last = self.ranks = None
+        self.last = self.ranks = self.turn = None
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None

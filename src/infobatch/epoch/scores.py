@@ -114,7 +114,11 @@ class Scores(ABC):
 
     @abstractmethod
     def close(self, plan: Any, piece: Slice | None, memory: Memory | None) -> int:
-        """Merge the losses of all ranks into the scores; return how many were not finite."""
+        """Merge the losses of all ranks into the scores; return how many were not finite. Safe to repeat."""
+
+    @abstractmethod
+    def begin_anew(self, planned: int) -> None:
+        """After ``close``: nothing is fresh, and ``planned`` samples were planned so far. Safe to repeat."""
 
     @abstractmethod
     def noise(self, plan: Any) -> float:
@@ -163,6 +167,8 @@ class ScoreTable(Scores):
         self.fresh = torch.full((size,), UNSEEN, dtype=torch.float32, device=device)
         self.weights = torch.ones(size, dtype=torch.float32, device=device)
         self.named_count = torch.zeros((), dtype=torch.int64, device=device)
+        self._next_memory: dict[str, Tensor] | None = None
+        """The columns of the next epoch, while the turn to it is not complete."""
 
     @torch.inference_mode(False)
     def make_columns(self, memory: Memory | None, channels: Iterable[str]) -> None:
@@ -197,10 +203,10 @@ class ScoreTable(Scores):
         remaining = plan.indices
         if resumed:
             remaining = remaining[self.fresh.index_select(0, remaining) == UNSEEN]
-        filler = remaining[:0]
+        filler = None
         if no_single and -(-remaining.numel() // ranks.world) % no_single == 1:
             filler = (plan.table == 0).nonzero()[0]  # left out, so its weight is 0
-        return TableSlice(remaining, filler, ranks, self)
+        return TableSlice(remaining, ranks, self, filler)
 
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
         return -(-(plan.kept - done_before) // world)
@@ -222,12 +228,6 @@ class ScoreTable(Scores):
     def skip(self, indices: Tensor) -> None:
         self.fresh.index_fill_(0, move(indices, self.device), SKIPPED)
 
-    def forget(self, index: Tensor) -> int:
-        """Take the loss of one sample back; return whether there was one."""
-        marked = int(self.fresh[index] != UNSEEN)
-        self.fresh[index] = UNSEEN
-        return marked
-
     def count_seen(self) -> int:
         return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))
 
@@ -243,28 +243,38 @@ class ScoreTable(Scores):
                 warn(
                     f"epoch {plan.epoch}: {outside} values of {name} were outside their range. {CHANNELS[name].remedy}"
                 )
-        self.remember(memory, plan)
-        return self.merge()
+        if self._next_memory is None and memory is not None:
+            self._next_memory = self._remember(memory, plan)
+        return merge_losses(self.fresh, self.scores)
+
+    def close_hidden(self, memory: Memory | None) -> None:
+        """Update the method's columns from losses that were observed without a plan, and count nothing as hidden."""
+        if memory is not None:
+            self.memory = self._remember(memory, None)
+        self.memory["held"].fill_(1.0)
 
     @torch.inference_mode(False)
-    def remember(self, memory: Memory | None, plan: Plan | None) -> None:
-        """Update the method's columns from the losses that arrived, and from the plan they came from, if any."""
-        if memory is None:
-            return
+    def _remember(self, memory: Memory, plan: Plan | None) -> dict[str, Tensor]:
+        """Return the method's columns after the losses that arrived, and after the plan they came from, if any."""
+        columns = dict(self.memory)
         arrived = self.fresh.abs() < TOO_LARGE
         context = {**self.channels, "arrived": arrived.float(), "scores": self.scores}
-        for name, new in memory.on_loss(self.memory, self.fresh, context).items():
-            self.memory[name] = torch.where(arrived, new, self.memory[name])
+        for name, new in memory.on_loss(columns, self.fresh, context).items():
+            columns[name] = torch.where(arrived, new, columns[name])
         if plan is not None:
             planned = plan.table != 0
-            self.memory |= memory.on_plan(self.memory, planned, planned if plan.chosen is None else plan.chosen)
+            columns |= memory.on_plan(columns, planned, planned if plan.chosen is None else plan.chosen)
+        return columns
+
+    def begin_anew(self, planned: int) -> None:
+        if self._next_memory is not None:
+            self.memory = self._next_memory
+        self.planned = planned
         for column in self.channels.values():
             column.fill_(torch.nan)
-
-    def merge(self) -> int:
-        """Make the last finite loss of each sample its score; return how many losses were not finite."""
+        self.fresh.fill_(UNSEEN)
         self.named_count.zero_()
-        return merge_losses(self.fresh, self.scores)
+        self._next_memory = None
 
     def noise(self, plan: Plan) -> float:
         return estimate_noise(plan, self.scores)
@@ -341,15 +351,17 @@ class ScoreTable(Scores):
 class TableSlice(Slice):
     """A rank's slice of a plan as a list, with weights and losses beside it in the same order."""
 
-    def __init__(self, remaining: Tensor, filler: Tensor, ranks: Ranks, table: ScoreTable) -> None:
+    def __init__(self, remaining: Tensor, ranks: Ranks, table: ScoreTable, filler: Tensor | None = None) -> None:
         self.remaining = remaining
         """The remaining samples of the plan, of all ranks together."""
         self.ranks = ranks
-        self.indices = torch.cat([take_share(remaining, ranks), filler])
+        mine = take_share(remaining, ranks)
+        self.indices = mine if filler is None else torch.cat([mine, filler])
         self.size = self.indices.numel()
         self._table = table
         self._ghosts_everywhere = self.size * ranks.world - remaining.numel()
-        self._real = self.size - filler.numel()
+        self._ghosts_came = 0
+        self._real = mine.numel()
         if ranks.rank >= ranks.world - ghosts(remaining.numel(), ranks.world):
             self._real -= 1
         self._host = self.indices.cpu()
@@ -414,8 +426,11 @@ class TableSlice(Slice):
 
     def count_ghosts(self, taken: int) -> int:
         # they come last, so the number of losses says whether they came; those that were named are taken back
-        forgotten = sum(self._table.forget(ghost) for ghost in self.ghosts)
-        return max(forgotten, taken - self._real, 0)
+        fresh, ghosts = self._table.fresh, self.ghosts
+        named = int(torch.count_nonzero(fresh[ghosts] != UNSEEN))
+        self._ghosts_came = max(self._ghosts_came, named, taken - self._real)
+        fresh.index_fill_(0, ghosts, UNSEEN)
+        return self._ghosts_came
 
     def correction(self, count: int, taken: int) -> float:
         if not self._ghosts_everywhere or taken < self.size:
@@ -425,14 +440,13 @@ class TableSlice(Slice):
 
 
 def merge_losses(fresh: Tensor, scores: Tensor) -> int:
-    """Move the finite losses over to the scores; return how many losses were not finite."""
+    """Copy the finite losses to the scores; return how many losses were not finite."""
     not_finite = torch.zeros((), dtype=torch.int64, device=scores.device)
     for new, old in zip(torch.split(fresh, 1 << 20), torch.split(scores, 1 << 20), strict=True):
         size = new.abs()
         finite = size < TOO_LARGE  # neither a mark nor NaN is
         torch.where(finite, new, old, out=old)
         not_finite += torch.count_nonzero(finite.logical_or_(size == SKIPPED).logical_not_())
-    fresh.fill_(UNSEEN)
     return int(not_finite)
 
 

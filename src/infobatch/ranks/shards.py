@@ -91,7 +91,7 @@ class ShardedScores(Scores):
     def open_slice(self, plan: ShardPlan, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> ShardSlice:
         del resumed  # what has a loss is never walked again
         is_single = ranks.world > 1 and no_single > 0 and max(self.rows) % no_single == 1
-        return ShardSlice(plan.epoch, self, seed, max(self.rows) + is_single)
+        return ShardSlice(plan.epoch, self, seed, has_filler=is_single)
 
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
         del plan, done_before, world
@@ -132,9 +132,11 @@ class ShardedScores(Scores):
     def close(self, plan: ShardPlan, piece: Slice | None, memory: Memory | None) -> int:
         del plan, piece, memory  # methods that remember need all scores in one table
         not_finite = merge_losses(self.fresh[:-1], self.scores)
-        self.named_count.zero_()
-        self.elsewhere_count.zero_()
         return int(sum_over(self.ranks, torch.tensor([not_finite], device="cpu"))[0])
+
+    def begin_anew(self, planned: int) -> None:
+        self.planned = planned
+        self._clear()
 
     def noise(self, plan: ShardPlan) -> float:
         return plan.noise
@@ -227,9 +229,9 @@ class ShardSlice(Slice):
     Losses and weights are kept with the scores, so samples are named by their indices.
     """
 
-    def __init__(self, epoch: int, scores: ShardedScores, seed: int, size: int) -> None:
+    def __init__(self, epoch: int, scores: ShardedScores, seed: int, *, has_filler: bool = False) -> None:
         self.ranks = scores.ranks
-        self.size = size
+        self.size = max(scores.rows) + has_filler
         self._epoch = epoch
         self._scores = scores
         self._seed = seed

@@ -126,9 +126,8 @@ def _replay(losses: Tensor, method: Method, num_epochs: int, seed: int) -> _Repl
         weight = max(weight, plan.table.max().item())
         row = losses[min(epoch, logged - 1)].to(torch.float32)
         book.fresh.copy_(torch.where((plan.table != 0) & ~torch.isnan(row), row, UNSEEN))
-        book.remember(method.memory, plan)
-        book.merge()
-        book.planned += plan.kept
+        book.close(plan, None, method.memory)
+        book.begin_anew(book.planned + plan.kept)
     return _Replay(kept, effective, max(noise, default=1.0), weight, size)
 
 
