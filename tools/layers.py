@@ -18,7 +18,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "infobatch"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "reference", "ranks/permutation"),
+    ("errors", "reference", "ranks/permutation", "archive", "snapshot"),
     ("checks", "files"),
     ("plan",),
     ("methods/",),

@@ -1,28 +1,110 @@
-"""Checkpoints, and other files, that a crash cannot spoil."""
+"""Write files that a crash cannot damage, and read checkpoints without trusting them."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import glob
 import os
 import secrets
 import stat
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
 
+from . import snapshot
+from .archive import ArchiveError, check_archive
 from .errors import InputError, StateError, message
 
-STALE = 3600.0  # seconds after which nobody is still writing a draft
+STALE = 3600.0
+"""A draft that has not changed for this many seconds was left behind by a writer that was killed."""
+PREFIX = 100
+"""How many bytes of a file's name its drafts carry; file systems allow 255 in all."""
 
 
-class _Watched:
-    """A file that keeps the system's own error, as of a full disk: torch speaks of its zip file instead."""
+def save(state: Any, path: str | os.PathLike[str]) -> None:
+    """Save a checkpoint atomically: whatever happens, ``path`` holds the old checkpoint or the new one.
+
+    Training may go on in another thread meanwhile: tensors on the CPU are copied first, which takes as much memory as
+    they do, and what was written is verified before it replaces the old file. The copies are made one after the other,
+    so some may be from before a step and some from after it. If a background thread is to save the state of one exact
+    step, give it a ``copy.deepcopy`` made between two steps.
+
+    NumPy scalars are saved as Python numbers.
+
+    Args:
+        state: Tensors, numbers and text, and lists, tuples and dicts of them.
+        path: The file to write. A pipe or device is written to directly.
+
+    Raises:
+        InputError: If ``load`` would refuse the state. Nothing was written.
+        StateError: If the file was damaged while it was written. The old file is still there.
+        OSError: If the file cannot be written, for example because the disk is full. The old file is still there.
+
+    Example::
+
+        infobatch.save({"model": model.state_dict(), "data": train_data.state_dict()}, "last.pt")
+        state = infobatch.load("last.pt")
+    """
+    with replacing(path) as file:
+        recorder = _ErrorRecorder(file)
+        try:
+            torch.save(snapshot.copy_containers(state), cast(IO[bytes], recorder), pickle_module=snapshot)
+        except RuntimeError as error:
+            raise (recorder.error or error) from error
+        file.flush()
+        _check_written(file.name, path)
+
+
+def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
+    """Load a checkpoint without executing anything in it (``weights_only``).
+
+    The checksums that torch writes are verified, and a file that would take much more memory than its size suggests is
+    refused before any of that memory is allocated.
+
+    Args:
+        path: A file written by ``infobatch.save`` or ``torch.save``.
+        map_location: Where to load the tensors; see ``torch.load``.
+
+    Returns:
+        The state that was saved.
+
+    Raises:
+        StateError: If the file is damaged, or holds more than tensors, numbers and text.
+        OSError: If there is no such file, or no permission to read it.
+
+    Example::
+
+        train_data.load_state_dict(infobatch.load("last.pt")["data"])
+    """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise _unreadable(path, "which is not a regular file")  # opening a pipe would wait for a writer
+    with open(path, "rb") as file:  # once, since another process may replace it between check and load
+        try:
+            check_archive(file)
+            file.seek(0)
+            return torch.load(file, map_location=map_location, weights_only=True)
+        except ArchiveError as error:
+            raise _unreadable(path, str(error)) from error
+        except Exception as error:  # damaged bytes can raise anything
+            raise _unreadable(path, f"which cannot be read ({type(error).__name__})") from error
+
+
+def _unreadable(path: str | os.PathLike[str], why: str) -> StateError:
+    return StateError(
+        message(
+            "a complete checkpoint written by infobatch.save or torch.save",
+            f"{os.fspath(path)}, {why}",
+            "If it is damaged, load an older one. If it holds more than tensors, numbers and text, convert those to "
+            "plain values before saving. torch.load(path, weights_only=False) reads what you trust.",
+        )
+    )
+
+
+class _ErrorRecorder:
+    """A file that records the OSError of a failed write, as for a full disk; torch hides it behind its own error."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -39,57 +121,50 @@ class _Watched:
         self.file.flush()
 
 
-def save(state: Any, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint whole or not at all: whatever happens, ``path`` holds the old one or the new one.
-
-    What ``load`` would refuse is refused here, while there is something to save; numbers of numpy become plain ones.
-    """
-    with replacing(path) as file:
-        watched = _Watched(file)
-        try:
-            with contextlib.suppress(RecursionError):  # a list that holds itself: as it is
-                state = _plain(state)
-            torch.save(state, cast(IO[bytes], watched))
-        except RuntimeError as error:
-            raise (watched.error or error) from error
-        file.flush()
-        _check_readable(file.name)
-
-
-def _plain(value: Any) -> Any:
-    """The same with numpy's numbers as Python's: schedulers come by them, and ``load`` takes none."""
-    if isinstance(value, dict):
-        changed = {key: new for key, old in value.items() if (new := _plain(old)) is not old}
-        if not changed:
-            return value
-        made = copy.copy(value)  # of its kind, as a model's state
-        made.update(changed)
-        return made
-    if type(value) in (list, tuple):
-        items = [_plain(old) for old in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
-    number = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
-    return value.item() if number else value
-
-
-def _check_readable(written: Any) -> None:
-    """Torch tells since 2.6 what it would not read; a pipe cannot be looked at."""
-    tell = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
-    unread = tell(written) if tell is not None and os.path.isfile(written) else []
-    if unread:
+def _check_written(draft: Any, path: str | os.PathLike[str]) -> None:
+    """Check that ``load`` will read what was written; a pipe cannot be read back."""
+    if not os.path.isfile(draft):
+        return
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(draft)
+    if unsafe:
         raise InputError(
             message(
                 "tensors, numbers and text in a checkpoint, and lists and dicts of them",
-                ", ".join(sorted(unread)),
-                "Nothing else is read back (weights_only): turn it into those, as vars(args) does, or allow it by "
+                ", ".join(sorted(unsafe)),
+                "weights_only loads nothing else: convert it, as vars(args) does, or allow it with "
                 "torch.serialization.add_safe_globals. Nothing was written.",
             )
         )
+    try:
+        with open(draft, "rb") as file:
+            check_archive(file)
+    except ArchiveError as error:
+        raise StateError(
+            message(
+                f"a checkpoint for {os.fspath(path)} that can be loaded again",
+                f"one {error}",
+                "Save tensors and not their storages, clone() expanded tensors, and check the disk. Nothing was "
+                "replaced.",
+            )
+        ) from error
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str], *others: Path) -> Iterator[None]:
-    """What the system has against a file, as a full disk, told of ``path``: also if it names none or ``others``."""
+    """Make an OSError that names no file, or one of ``others``, name ``path``, which is what the user passed.
+
+    Args:
+        path: The file to name.
+        others: Files whose errors are those of ``path``, such as its draft.
+
+    Raises:
+        OSError: The one raised inside, with ``path`` as its file name.
+
+    >>> with naming("last.pt"):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'last.pt'
+    """
     try:
         yield
     except OSError as error:
@@ -100,20 +175,37 @@ def naming(path: str | os.PathLike[str], *others: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A draft to write to, which takes the place of ``path`` once it is whole.
+    """Open a draft for writing, which replaces ``path`` once it is complete.
 
-    A device or a pipe is written to itself. What the system has against the draft is said of ``path``.
+    Drafts that killed writers left behind are removed first, so that they do not fill the disk. A pipe or device is
+    written to directly.
+
+    Args:
+        path: The file to replace. A link is followed.
+
+    Returns:
+        A context manager for the open draft. If an exception leaves it, the draft is removed and ``path`` is unchanged.
+
+    Raises:
+        OSError: If the file cannot be written; it names ``path``.
+
+    Example::
+
+        with replacing("report.html") as file:
+            file.write(page)
     """
-    device = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    target = Path(os.path.realpath(path))  # through a link, not over it
-    if not device and not target.parent.is_dir():
+    direct = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    target = Path(os.path.realpath(path))  # replace what a link points to, not the link
+    if not direct and not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {target.parent} to write {target.name} into")
-    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    start = _draft_start(target.name)
+    draft = target.with_name(f"{start}{secrets.token_hex(8)}.tmp")
     with naming(path, draft, target):
-        if device:
+        if direct:
             with open(path, "wb") as file:
                 yield file
             return
+        _remove_stale(target.parent, start)
         try:
             with open(draft, "xb") as file:
                 if target.is_file():
@@ -126,40 +218,34 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             with contextlib.suppress(OSError):  # the first error says more
                 draft.unlink()
             raise
-    _settle(target)
+    _sync_folder(target.parent)
 
 
-def _settle(target: Path) -> None:
-    """Drafts of writers that were killed go, and the folder reaches the disk."""
-    for left in target.parent.glob(f".{glob.escape(target.name[:100])}.*.tmp"):
-        with contextlib.suppress(OSError):  # it is gone, or another's
+def _draft_start(name: str) -> str:
+    """Return what the drafts of a file begin with. Names are limited in bytes, so the name is cut in bytes.
+
+    >>> _draft_start("last.pt")
+    '.last.pt.'
+    >>> len(os.fsencode(_draft_start("点" * 80)))
+    101
+    """
+    cut = os.fsencode(name)[:PREFIX]
+    whole = name if len(cut) < PREFIX else cut.decode("utf-8", "ignore")  # no half letters: some systems refuse them
+    return f".{whole}."
+
+
+def _remove_stale(folder: Path, start: str) -> None:
+    for left in folder.glob(f"{glob.escape(start)}*.tmp"):
+        with contextlib.suppress(OSError):  # removed meanwhile, or not ours to remove
             if time.time() - left.stat().st_mtime > STALE:
                 left.unlink()
-    with contextlib.suppress(PermissionError):  # a folder to write into and not to read
-        folder = os.open(target.parent, os.O_RDONLY)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming of a file survive a power failure."""
+    with contextlib.suppress(PermissionError):  # a folder may be writable and not readable
+        opened = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(opened)
         finally:
-            os.close(folder)
-
-
-def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
-    """Read a checkpoint; nothing in it is executed (``weights_only``)."""
-    with open(path, "rb"):
-        pass  # no such file, no permission: these speak for themselves
-    try:
-        if zipfile.is_zipfile(path):  # torch writes checksums but does not read them
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise ValueError(f"{damaged} has changed since it was written")
-        return torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:  # damaged bytes can raise anything
-        raise StateError(
-            message(
-                "a whole checkpoint written by infobatch.save or torch.save",
-                f"{os.fspath(path)}, which cannot be read ({type(error).__name__})",
-                "It is damaged, or holds more than tensors and numbers, which torch.load(path, weights_only=False) "
-                "reads; take an older one, or save those as plain values.",
-            )
-        ) from error
+            os.close(opened)
