@@ -406,6 +406,21 @@ def declaring(path: Path, size: int) -> None:
             archive.writestr(name, content.replace(b"KM", b"J" + struct.pack("<i", size)))
 
 
+def repeated(depth: int) -> tuple[Any, ...]:
+    """A tuple of two tuples of two tuples ...: as a key it is hashed, which visits all of them."""
+    made: tuple[Any, ...] = ()
+    for _ in range(depth):
+        made = (made, made)
+    return made
+
+
+class Keyed:
+    """Pickled as a dict with such a tuple as its key, without ever hashing it here."""
+
+    def __reduce__(self) -> Any:
+        return collections.OrderedDict, (), None, None, iter([(repeated(30), 1)])
+
+
 BOMBS: dict[str, Callable[[Path], object]] = {
     "compressed": packed,
     "overlapping": overlapping,
@@ -417,6 +432,7 @@ BOMBS: dict[str, Callable[[Path], object]] = {
     "bytearray": lambda path: torch.save(Call(bytearray, 10**10), path),
     "tensor": lambda path: torch.save(Call(torch.FloatTensor, torch.Size([10**10])), path),
     "of a class": lambda path: torch.save(Call(rebuild, bytearray, torch.Tensor, (10**10,), {}), path),
+    "endless key": lambda path: torch.save(Keyed(), path),
     "not a zip": lambda path: torch.save(torch.zeros(9), path, _use_new_zipfile_serialization=False),
 }
 

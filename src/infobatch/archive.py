@@ -13,12 +13,16 @@ import os
 import pickle
 import re
 import zipfile
+from functools import partial
 from typing import IO, Any
 
 from torch.serialization import StorageType
 
 LARGEST_EXPANDED = 1 << 24
 """A tensor may have this many elements although its storage has fewer."""
+LARGEST_REPEATED = 1 << 20
+"""A tuple may hold this many values, those of the tuples in it counted as often as they occur: hashing visits each."""
+TUPLES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 ALLOCATORS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)|(builtins|__builtin__)\.bytearray")
 """Classes that allocate as many elements as they are told to. Saved tensors are rebuilt by functions instead."""
 
@@ -90,6 +94,23 @@ class _Stored:
         self.numel = numel
 
 
+class _Tuple(tuple[Any, ...]):
+    """A tuple that hashes at once, as a key, however deep it is; ``visits`` is how many values a hash visits."""
+
+    visits: int
+    __hash__ = object.__hash__
+
+
+def _close_tuple(opcode: int, run: Any) -> None:
+    """Make a tuple, and check that tuples of the same tuples again and again do not amount to very many values."""
+    pickle._Unpickler.dispatch[opcode](run)
+    made = _Tuple(run.stack[-1])
+    made.visits = 1 + sum(part.visits if isinstance(part, _Tuple) else 1 for part in made)
+    if made.visits > max(run.total, LARGEST_REPEATED):
+        raise ArchiveError("with a tuple that repeats its parts endlessly")
+    run.stack[-1] = made
+
+
 class _DryRun(pickle._Unpickler):
     """Unpickle with stand-ins for everything but plain values, and check what would be allocated.
 
@@ -98,9 +119,12 @@ class _DryRun(pickle._Unpickler):
 
     def __init__(self, content: bytes, storages: dict[str, int]) -> None:
         super().__init__(io.BytesIO(content))
+        self.total = len(content)
         self.storages = storages
         """The sizes of the records with storages, in bytes."""
         self._classes: dict[str, type[_Inert]] = {}
+
+    dispatch = pickle._Unpickler.dispatch | {code[0]: partial(_close_tuple, code[0]) for code in TUPLES}
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
