@@ -1,4 +1,7 @@
-"""Checks of a state_dict. All of it is checked before any of it is loaded, so loading cannot stop halfway."""
+"""Checks of a state_dict. All of it is checked before any of it is loaded, so that loading cannot fail halfway.
+
+A state may come from a damaged file, so nothing is assumed of any value, and errors describe it in bounded space.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import torch
 from torch import Tensor
 
 from .checks import describe, is_count, is_number
+from .epoch.slice import TOO_LARGE, UNSEEN
 from .epoch.summary import EpochSummary
 from .errors import StateError, message, plural
 
 FORMAT = 2
 COUNTS = ("seed", "epoch", "usual_update", "planned", "done")
+LARGEST = 2**63 - 1
+"""The largest count that a tensor can hold. A seed may be larger."""
 FIELDS = {
     *("format", "size", "method", "compensate", "device", "num_epochs", "scores", "memory", "summaries", "running"),
     *COUNTS,
@@ -34,6 +40,7 @@ def check_state(
     if isinstance(first, dict) and "shard" in first:
         raise _refuse("scores in one table", "one rank's shard of them", "Pass shard_scores=True.")
     _check_facts(state, size, method, compensate, FIELDS)
+    _check_progress(state, size)
     _check_scores(state["scores"], size)
     _check_columns(state["memory"], size, memory)
     if (state["running"] is None) != (state["done"] == 0):
@@ -60,11 +67,11 @@ def check_shards(
         least = {"rank": 0, "world": 1, "start": 0}
         is_shard = isinstance(shard, dict) and set(shard) == set(least)
         if not is_shard or not all(is_count(shard[key], least[key]) for key in least):
-            raise _refuse("which shard this is", repr(shard), "It is damaged.")
+            raise _refuse("which shard this is", "something else", "It is damaged.")
         each = -(-size // shard["world"])
         first = min(shard["rank"] * each, size)
         if shard["start"] != first:
-            raise _refuse(f"a shard from place {first}", f"from {shard['start']}", "It is damaged.")
+            raise _refuse(f"a shard from place {first}", f"from {_show(shard['start'])}", "It is damaged.")
         count = min(each, size - first)
         _check_scores(state["scores"], count)
         if state["running"] is not None:
@@ -72,9 +79,14 @@ def check_shards(
     for name in ("epoch", "seed", "planned"):
         values = {state[name] for state in states}
         if len(values) > 1:
-            raise _refuse(f"shards of one {name}", repr(sorted(values)), "Load those that were saved together.")
+            several = ", ".join(map(_show, sorted(values)[:20]))
+            raise _refuse(f"shards of one {name}", several, "Load those that were saved together.")
+    _check_progress(states[0], size)
     if len({state["running"] is None for state in states}) > 1:
         raise _refuse("shards of one moment", "some in an epoch, some before", "Load those that were saved together.")
+    for state in states:
+        if state["running"] is not None and state["running"]["epoch"] != state["epoch"]:
+            raise _refuse(f"the plan of epoch {state['epoch']}", "that of another", "It is damaged.")
     reached = start
     for state in sorted(states, key=lambda state: state["shard"]["start"]):
         if state["shard"]["start"] <= reached:
@@ -92,36 +104,53 @@ def _check_facts(state: Any, size: int, method: str, compensate: str, names: set
         raise _refuse("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
     if not is_count(state["format"], 1) or state["format"] != FORMAT:
         remedy = "Load it with the version of infobatch that wrote it."
-        raise _refuse(f"format {FORMAT}", f"format {state['format']!r}", remedy)
+        raise _refuse(f"format {FORMAT}", f"format {_show(state['format'])}", remedy)
     if set(state) != names:
-        raise _refuse("all fields of a state_dict", f"a difference of {sorted(names ^ set(state))}", "It is damaged.")
-    if state["size"] != size:
+        differing = ", ".join(sorted(map(_show, names ^ set(state)))[:20])
+        raise _refuse("all fields of a state_dict", f"a difference of {differing}", "It is damaged.")
+    if not is_count(state["size"], 1) or state["size"] != size:
         remedy = "Scores belong to positions: load the data set they were made on."
-        raise _refuse(f"the state of a data set of {size} samples", f"one of {state['size']}", remedy)
+        raise _refuse(f"the state of a data set of {size} samples", f"one of {_show(state['size'])}", remedy)
     for name, here in (("method", method), ("compensate", compensate)):
-        if state[name] != here:
+        if not isinstance(state[name], str) or state[name] != here:
             remedy = "Resume with the settings that the run was begun with."
-            raise _refuse(f"{name} {here}", f"{name} {state[name]}", remedy)
+            raise _refuse(f"{name} {here}", f"{name} {_show(state[name], quote=False)}", remedy)
+    if not isinstance(state["device"], str):
+        raise _refuse("the name of a device", _show(state["device"]), "It is damaged.")
     for name, least in (("num_epochs", 1), *((name, 0) for name in COUNTS)):
-        if not is_count(state[name], least):
-            raise _refuse(f"{name} as an integer of at least {least}", repr(state[name]), "It is damaged.")
-    names_of_summary = {field.name for field in fields(EpochSummary)}
-    summaries = state["summaries"]
-    if not isinstance(summaries, list) or not all(
-        isinstance(one, dict) and set(one) == names_of_summary for one in summaries
-    ):
+        if not is_count(state[name], least) or (name != "seed" and state[name] > LARGEST):
+            raise _refuse(f"{name} as an integer of at least {least}", _show(state[name]), "It is damaged.")
+    _check_summaries(state["summaries"])
+
+
+def _check_progress(state: Any, size: int) -> None:
+    for name, most in (("planned", state["epoch"] * size), ("done", size)):
+        if state[name] > most:
+            raise _refuse(f"{name} of at most {most} in epoch {state['epoch']}", str(state[name]), "It is damaged.")
+
+
+def _check_summaries(summaries: Any) -> None:
+    names = {field.name: field.type for field in fields(EpochSummary)}
+    if not isinstance(summaries, list):
         raise _refuse("a list of epoch summaries", type(summaries).__name__, "It is damaged.")
+    for summary in summaries:
+        if not isinstance(summary, dict) or set(summary) != set(names):
+            raise _refuse("the numbers of an epoch summary", _show(summary), "It is damaged.")
+        for name, kind in names.items():
+            value = summary[name]
+            if not (is_count(value, 0) and value <= LARGEST if kind == "int" else is_number(value)):
+                raise _refuse(f"{name} of an epoch summary as a number ({kind})", _show(value), "It is damaged.")
 
 
 def _check_scores(scores: Any, size: int) -> None:
     _check_table(scores, size)
-    if torch.isinf(scores).any():
-        raise _refuse("finite scores", "infinite ones", "It is damaged.")
+    if bool((scores.abs() >= TOO_LARGE).any()):  # NaN, for a sample without a score, is not
+        raise _refuse(f"scores below {TOO_LARGE:.3g}", "larger or infinite ones", "It is damaged.")
 
 
 def _check_columns(columns: Any, size: int, names: Collection[str]) -> None:
     if not isinstance(columns, dict) or set(columns) != set(names):
-        got = repr(sorted(columns)) if isinstance(columns, dict) else type(columns).__name__
+        got = ", ".join(sorted(map(_show, columns))[:20]) if isinstance(columns, dict) else type(columns).__name__
         raise _refuse(f"the columns of the method, {sorted(names)}", got, "Resume with the same method.")
     for column in columns.values():
         _check_table(column, size)
@@ -133,12 +162,11 @@ def _check_running(running: Any, size: int, channels: Collection[str]) -> None:
         raise _refuse("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
     _check_columns(running["channels"], size, channels)
     chosen = running.get("chosen")
-    is_mask = isinstance(chosen, Tensor) and chosen.shape == (size,) and chosen.dtype == torch.bool
-    if chosen is not None and not is_mask:
+    if chosen is not None and not _is_plain(chosen, torch.bool, (size,)):
         raise _refuse(f"a mask of {size} samples", describe(chosen), "It is damaged.")
-    indices, table = running["indices"], running["table"]
-    _check_table(running["fresh"], size)
-    plausible = isinstance(indices, Tensor) and indices.dtype == torch.int64 and indices.ndim == 1
+    indices, table, fresh = running["indices"], running["table"], running["fresh"]
+    _check_table(fresh, size)
+    plausible = _is_plain(indices, torch.int64) and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
         raise _refuse("a plan of this data set", describe(indices), "It is damaged.")
     planned = torch.zeros(size, dtype=torch.bool, device="cpu").index_fill_(0, indices.cpu(), True)
@@ -146,9 +174,16 @@ def _check_running(running: Any, size: int, channels: Collection[str]) -> None:
         fits = bool(planned.all())
     else:
         _check_table(table, size)
-        fits = torch.equal(table.cpu() > 0, planned)
+        fits = torch.equal(table.cpu() > 0, planned) and bool(torch.isfinite(table).all())
     if not fits or indices.numel() != torch.count_nonzero(planned):
         raise _refuse("each sample of a plan once, with its weight", "a plan and other weights", "It is damaged.")
+    _check_losses(fresh, planned)
+
+
+def _check_losses(fresh: Tensor, planned: Tensor) -> None:
+    """Check that no loss belongs to a sample outside the plan: the end of the epoch would refuse it."""
+    if bool((fresh.cpu() != UNSEEN)[~planned].any()):
+        raise _refuse("losses of the samples in the plan", "losses of others too", "It is damaged.")
 
 
 def _check_running_shard(running: Any, size: int, of: int, plan_names: set[str]) -> None:
@@ -157,20 +192,43 @@ def _check_running_shard(running: Any, size: int, of: int, plan_names: set[str])
     _check_table(running["fresh"], size)
     level, weights = running["level"], running["weights"]
     levels = len(weights) if isinstance(weights, (tuple, list)) else 0
-    is_level = isinstance(level, Tensor) and level.shape == (size,) and levels > 0
-    if not is_level or (size and not 0 <= int(level.max()) < levels):
+    is_level = any(_is_plain(level, dtype, (size,)) for dtype in (torch.uint8, torch.int16)) and levels > 0
+    if not is_level or (size and not 0 <= int(level.min()) <= int(level.max()) < levels):
         raise _refuse(f"a level for each of {size} samples, below {levels}", describe(level), "It is damaged.")
     numbers = [running[name] for name in ("weight_sum", "effective_size", "noise")]
-    plausible = is_count(running["epoch"], 0) and is_count(running["kept"], 1) and running["size"] == of
-    held = int(torch.count_nonzero(level))  # 0 is left out
-    if not all(map(is_number, [*weights, *numbers])) or not plausible or not held <= running["kept"] <= of:
+    plausible = is_count(running["epoch"], 0) and is_count(running["kept"], 1) and is_count(running["size"], 1)
+    if not all(map(is_number, [*weights, *numbers])) or not plausible:
         raise _refuse(f"the numbers of a plan of {of} samples", "others", "It is damaged.")
+    held = int(torch.count_nonzero(level))  # 0 is left out
+    scaled = weights[0] == 0 and all(weight > 0 for weight in weights[1:]) and running["weight_sum"] > 0
+    if running["size"] != of or not scaled or not held <= running["kept"] <= of:
+        raise _refuse(f"the numbers of a plan of {of} samples", "those of another", "It is damaged.")
+    _check_losses(running["fresh"], level.cpu() != 0)
 
 
 def _check_table(table: Any, size: int) -> None:
-    is_plain = isinstance(table, Tensor) and table.layout == torch.strided and not table.is_meta
-    if not is_plain or table.shape != (size,) or table.dtype != torch.float32:
+    if not _is_plain(table, torch.float32, (size,)):
         raise _refuse(f"a float32 table of {size} numbers", describe(table), "It is damaged.")
+
+
+def _is_plain(value: Any, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> bool:
+    """Whether this is a dense tensor with values, of this type and shape, that is no part of a graph."""
+    if not isinstance(value, Tensor) or value.dtype != dtype or value.layout != torch.strided:
+        return False
+    return not value.is_meta and not value.requires_grad and (shape is None or value.shape == shape)
+
+
+def _show(value: Any, *, quote: bool = True) -> str:
+    """Describe any value in one short line: containers may be too deep, and integers too long, to be printed.
+
+    >>> _show(3), _show("epoch"), _show([[]]), _show(10**5000)
+    ('3', "'epoch'", 'list', 'an integer of 16610 bits')
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str):
+        return repr(value[:200]) if quote else value[:200]
+    return repr(value) if value is None or isinstance(value, (bool, int, float)) else describe(value)
 
 
 def _refuse(expected: str, got: str, remedy: str) -> StateError:
