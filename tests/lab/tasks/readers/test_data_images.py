@@ -6,18 +6,20 @@ import io
 import json
 import os
 import random
-from contextlib import suppress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from made import png, refused, save, some_images, tiny_folder
+from made import npy_folder, png, refused, save, some_images, tiny_folder
 from PIL import Image
 
 from infobatch.errors import InfoBatchWarning, InputError
-from infobatch.lab.tasks.readers import class_folders, decode, parquet, tiny_imagenet
+from infobatch.lab.tasks.readers import class_folders, decode, npy, own_images, parquet, tiny_imagenet
 
 # parquet
 
@@ -293,3 +295,70 @@ def test_tiny_imagenet_with_faults(tmp_path: Path) -> None:
     path.write_text(whole)
     (tmp_path / "val" / "images" / "val_1.png").unlink()
     refused(lambda: tiny_imagenet.read(tmp_path, (3, 8, 8)), "val_1.png")
+
+
+# what is no regular file
+
+
+@pytest.fixture(params=["pipe", "socket", "device", "folder"])
+def special(request: pytest.FixtureRequest) -> Any:
+    """Make a path something that is no regular file."""
+
+    def make(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        if request.param == "pipe":
+            os.mkfifo(path)
+        elif request.param == "socket":
+            with socket.socket(socket.AF_UNIX) as made, chdir(path.parent):  # its name may not be long
+                made.bind(path.name)
+        elif request.param == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            path.mkdir()
+
+    return make
+
+
+@contextmanager
+def chdir(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def test_only_regular_files_in_class_folders_are_listed(special: Any, tmp_path: Path) -> None:
+    images = some_images(2, 6, 6, 3)
+    for part in ("train", "val"):
+        for name in ("cat", "dog"):
+            save(tmp_path / part / name / "0.png", images[0])
+    special(tmp_path / "train" / "cat" / "1.png")
+    for read in (own_images.read_folder, class_folders.read_lazily):
+        with pytest.warns(InfoBatchWarning, match=r"skipped 1 of 3 .*1\.png.*regular"):
+            samples = read(tmp_path)
+        assert len(samples.train.targets if hasattr(samples.train, "targets") else samples.train) == 2
+
+
+def test_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        save(tmp_path / part / "cat" / "0.png", some_images(1, 6, 6, 3)[0])
+    (tmp_path / "train" / "cat" / "1.png").symlink_to("nowhere")
+    refused(lambda: own_images.read_folder(tmp_path), "1.png", "FileNotFoundError")
+
+
+def test_only_regular_files_are_opened(special: Any, tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "tiny")
+    (annotated, *_) = (tmp_path / "tiny" / "val" / "images").iterdir()
+    special(annotated)
+    refused(lambda: tiny_imagenet.read(tmp_path / "tiny", (3, 8, 8)), annotated.name, "regular file")
+    npy_folder(tmp_path / "npy", some_images(3, 4, 4), some_images(3, 4, 4))
+    special(tmp_path / "npy" / "train_x.npy")
+    refused(lambda: npy.values(tmp_path / "npy" / "train_x.npy"), "train_x.npy", "regular file")
+    assert own_images.peek_npy(tmp_path / "npy") is None
+    image = [png(some_images(1, 4, 4)[0])]
+    for part in ("train", "test"):
+        write_parquet(tmp_path / "rows" / part / "0.parquet", {"image": image, "label": [0]})
+    special(tmp_path / "rows" / "test" / "0.parquet")
+    refused(lambda: parquet.read(tmp_path / "rows", (1, 4, 4)), "0.parquet", "regular file")

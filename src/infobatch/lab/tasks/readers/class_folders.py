@@ -115,9 +115,7 @@ def list_images(root: Path, classes: Sequence[str]) -> Listing:
         InputError: If there are no images, or a class folder that is not among ``classes``.
     """
     label = {name: place for place, name in enumerate(classes)}
-    skipped = [
-        name for name in _files(root, "", ENDINGS + UNREAD) if (root / name).is_file()
-    ]  # outside of class folders
+    skipped = _files(root, "", ENDINGS + UNREAD)[0]  # outside of class folders
     names: list[str] = []
     labels: list[int] = []
     for folder in _folders(root):
@@ -125,8 +123,8 @@ def list_images(root: Path, classes: Sequence[str]) -> Listing:
             expected = f"the class folders of the training set ({len(label)}) in {root}"
             raise InputError(message(expected, repr(folder), "Move it away, or give the class training images."))
         below = f"{folder}/images/" if (root / folder / "images").is_dir() else f"{folder}/"
-        inside = _files(root, below, ENDINGS)
-        skipped += _files(root, below, UNREAD)
+        inside, special = _files(root, below, ENDINGS)
+        skipped += _files(root, below, UNREAD)[0] + special
         if not inside:
             raise InputError(message(f"images in {root / folder}", "none", f"Endings read: {', '.join(ENDINGS)}."))
         names += inside
@@ -135,10 +133,8 @@ def list_images(root: Path, classes: Sequence[str]) -> Listing:
         remedy = "Images outside of class folders have no labels; sort them into folders first."
         raise InputError(message(f"class folders in {root}", "none", remedy))
     if skipped:
-        total, rule = (
-            len(names) + len(skipped),
-            f"only files in class folders that end in {', '.join(ENDINGS)} are read",
-        )
+        total = len(names) + len(skipped)
+        rule = f"only regular files in class folders that end in {', '.join(ENDINGS)} are read"
         warn(f"skipped {len(skipped)} of {total} images in {root}, for example {readable(skipped[0])}: {rule}")
     return Listing(root, tuple(names), tuple(labels))
 
@@ -150,6 +146,16 @@ def _folders(root: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _files(root: Path, below: str, endings: tuple[str, ...]) -> list[str]:
+def _files(root: Path, below: str, endings: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the regular files with these endings, and what is none: pipes, sockets, devices, folders.
+
+    A link to nowhere counts as a file, so that reading it fails and names it.
+    """
+    regular: list[str] = []
+    special: list[str] = []
     with os.scandir(root / below) as entries:
-        return sorted(f"{below}{entry.name}" for entry in entries if entry.name.lower().endswith(endings))
+        for entry in entries:
+            if entry.name.lower().endswith(endings):
+                found = regular if entry.is_file() or not os.path.exists(entry) else special
+                found.append(f"{below}{entry.name}")
+    return sorted(regular), sorted(special)

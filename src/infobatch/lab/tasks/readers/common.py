@@ -40,6 +40,19 @@ def absent(path: Path | str, siblings: str) -> InputError:
     return InputError(message(f"{path} beside {siblings}", "no such file", "All of them are needed."))
 
 
+def check_regular(path: Path) -> None:
+    """Check that a path is a regular file before it is opened; a missing one is left to ``open``.
+
+    Opening a pipe waits for a writer, and a device may be endless.
+
+    Raises:
+        InputError: If it is a pipe, a socket, a device or a folder.
+    """
+    if path.exists() and not path.is_file():
+        remedy = "Pipes, sockets, devices and folders are not read: move it away."
+        raise InputError(message(f"a regular file at {path}", "something else", remedy))
+
+
 def package_missing(package: str, extra: str) -> InputError:
     """Return an error for a package that is not installed."""
     return InputError(message(f"the package {package}", "none installed", installing(extra)))
@@ -93,6 +106,7 @@ def _short(path: Path) -> str:
 
 def digest(path: Path, kind: str) -> str:
     """Hash a file."""
+    check_regular(path)
     total = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

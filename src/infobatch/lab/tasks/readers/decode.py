@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .common import broken, package_missing
+from .common import broken, check_regular, package_missing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -43,9 +43,11 @@ def decode(file: Path | bytes, name: Path | str, mode: str, view: View) -> Tenso
         view: Turns the image into a tensor.
 
     Raises:
-        InputError: If it cannot be decoded.
+        InputError: If it cannot be decoded, or is no regular file.
     """
     library = pillow()
+    if isinstance(file, Path):
+        check_regular(file)
     try:
         with library.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             return view(image.convert(mode))

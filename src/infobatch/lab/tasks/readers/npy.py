@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..task import Arrays
-from .common import Samples, absent, arrays, broken, fingerprint
+from .common import Samples, absent, arrays, broken, check_regular, fingerprint
 
 DESCRIPTION = (
     "train_x.npy, train_y.npy, test_x.npy, test_y.npy (images as uint8 [N, H, W, C] or [N, H, W], labels as integers)"
@@ -33,6 +33,7 @@ def read(folder: Path) -> Samples:
 
 def values(path: Path) -> npt.NDArray[Any]:
     """Map the array of one file, so that a header that promises more than the file holds allocates nothing."""
+    check_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy can raise anything for a damaged header

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..task import Arrays
 from . import class_folders, npy, parquet
-from .common import Samples, broken
+from .common import Samples, broken, check_regular
 from .decode import Shape, decode, pillow, pixels
 
 SAMPLED = 256
@@ -79,6 +79,7 @@ def peek_folder(folder: Path) -> tuple[Shape, int] | None:
 def _header(path: Path) -> tuple[tuple[int, int], str]:
     """Return size and mode without decoding the image."""
     library = pillow()
+    check_regular(path)
     try:
         with library.open(path) as image:
             return (image.width, image.height), str(image.mode)

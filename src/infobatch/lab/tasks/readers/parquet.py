@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ....errors import InputError
 from ..task import Arrays
-from .common import Samples, absent, broken, fingerprint, package_missing
+from .common import Samples, absent, broken, check_regular, fingerprint, package_missing
 from .decode import Shape, decode, decode_exact, pillow, pixels
 
 DESCRIPTION = "train-*.parquet and test-*.parquet of Hugging Face (columns image or img, and label or fine_label)"
@@ -120,6 +120,7 @@ def _open(path: Path) -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise package_missing("pyarrow", "parquet") from error
+    check_regular(path)
     with _naming_file(path):
         return parquet.ParquetFile(path)
 
