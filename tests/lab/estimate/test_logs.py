@@ -259,3 +259,21 @@ def test_a_large_log_is_mapped_and_not_held(tmp_path: Path) -> None:
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) < 80, "MB"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.bfloat16], ids=str)
+def test_a_tensor_that_was_expanded_to_a_huge_one_is_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    """It takes no memory as it is, and minutes and gigabytes once it is worked with."""
+    one = torch.zeros(1, dtype=kind)
+    for number, losses in enumerate([one.expand(50, 10**9), one.expand(10**9), [one.expand(10**9)] * 50]):
+        torch.save(losses, tmp_path / f"{number}.pt")
+        with pytest.raises(InputError, match=rf"{number}\.pt.*repeat"):
+            read(tmp_path / f"{number}.pt")
+    with pytest.raises(InputError, match="repeat"):
+        estimate(one.float().expand(50, 10**9))
+
+
+def test_a_small_table_may_be_expanded(tmp_path: Path) -> None:
+    losses = torch.rand(1, 100).expand(8, 100)
+    torch.save(losses, tmp_path / "log.pt")
+    assert estimate(read(tmp_path / "log.pt")) == estimate(losses) == estimate(losses.contiguous())

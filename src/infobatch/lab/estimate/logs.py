@@ -20,6 +20,8 @@ from ..format import suggest
 
 LINES = 1 << 18
 """How many lines of a table are read at a time."""
+LARGEST_EXPANDED = 1 << 20
+"""A table may have this many losses although fewer are stored."""
 COLUMNS = ("epoch", "index", "loss")
 DAMAGED = "The file is damaged, truncated, or holds something else; nothing was read."
 _CSV = "Name the columns, or leave the header out and write one line per epoch."
@@ -85,12 +87,16 @@ def _read_pt(path: Path) -> Tensor:
     if isinstance(found, dict):
         found = found[_choose_name(list(found), path)]
     if isinstance(found, (list, tuple)):
-        found = torch.stack([torch.as_tensor(epoch) for epoch in found])
+        rows = [torch.as_tensor(epoch) for epoch in found]
+        for row in rows:
+            check_stored(row, str(path))
+        found = torch.stack(rows)
     if not isinstance(found, Tensor):
         raise InputError(message(f"a matrix of losses in {path}", type(found).__name__, "Save only the tensor."))
     if found.layout != torch.strided or found.is_nested or found.is_meta or found.is_quantized or found.is_complex():
         got = f"a tensor of {found.dtype}, {found.layout}" + (" without values" if found.is_meta else "")
         raise InputError(message(f"a dense matrix of losses in {path}", got, "Save losses.float().cpu()."))
+    check_stored(found, str(path))
     return found if found.is_floating_point() else found.float()
 
 
@@ -278,11 +284,28 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array)
 
 
+def check_stored(losses: Tensor, name: str) -> None:
+    """Raise InputError if a tensor repeats few stored numbers to make a great many, as ``expand`` does.
+
+    Such a tensor takes no memory until it is worked with, and then more than there is.
+    """
+    if losses.layout != torch.strided or losses.is_meta or losses.is_nested:
+        return
+    stored = losses.untyped_storage().nbytes() // losses.element_size()
+    if losses.numel() > max(stored, LARGEST_EXPANDED):
+        got = f"{losses.numel()} that repeat {stored}"
+        raise InputError(message(f"{name} with a loss of its own per epoch and sample", got, "Save the losses logged."))
+
+
 def check_table(losses: Any, name: str) -> None:
-    """Raise InputError unless losses are a matrix [epochs, samples] with a finite number in it."""
+    """Raise InputError unless losses are a matrix [epochs, samples] with a finite number in it.
+
+    They must be stored, rather than repeated by ``expand``, unless they are few.
+    """
     floating = isinstance(losses, Tensor) and losses.is_floating_point()
     if not floating or losses.ndim != 2 or 0 in losses.shape:
         raise InputError(message(f"{name} as a matrix [epochs, samples]", describe(losses), "Use one row per epoch."))
+    check_stored(losses, name)
     epochs, samples = losses.shape
     if epochs > samples and epochs >= 1000:
         raise InputError(message(f"{name} as [epochs, samples]", f"[{epochs}, {samples}]", "Transpose it."))
