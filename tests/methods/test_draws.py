@@ -13,7 +13,7 @@ from lots import lot
 
 from infobatch import methods
 from infobatch.epoch.scores import ScoreTable
-from infobatch.methods.draws import apportion, draw, highest, scale_chances
+from infobatch.methods.draws import apportion, draw_in_cells, highest, scale_chances
 from infobatch.methods.rules.seta import kmeans_1d
 from infobatch.methods.when import Moment
 
@@ -36,19 +36,43 @@ def test_ties_are_not_broken_by_position() -> None:
     assert bool((first / 2000 - 0.3).abs().max() < 0.05)
 
 
-@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=40), st.integers(0, 9))
-def test_systematic_draws_have_the_right_number(chances: list[float], seed: int) -> None:
-    tensor = torch.tensor(chances, dtype=torch.float64)
-    total = round(float(tensor.sum()))
-    if bool((tensor * total / tensor.sum() <= 1).all()):
-        assert int(draw(tensor, lot(seed)).sum()) == total
+groups_of_chances = st.lists(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40), min_size=1, max_size=4)
 
 
-@pytest.mark.slow
-def test_systematic_draws_have_the_right_chances() -> None:
-    chances = torch.tensor([0.1, 0.9, 0.5, 0.5, 1.0], dtype=torch.float64)
-    seen = sum(draw(chances, lot(seed)).double() for seed in range(4000)) / 4000
-    torch.testing.assert_close(seen, chances, atol=0.03, rtol=0)
+@given(groups_of_chances, st.integers(0, 9))
+def test_a_draw_in_cells_has_its_number_and_its_sum_of_weights_in_each_group(
+    groups: list[list[float]], seed: int
+) -> None:
+    sizes = torch.tensor([len(group) for group in groups])
+    number = torch.tensor([max(1, round(sum(group))) for group in groups])
+    chances = [
+        scale_chances(torch.tensor(group).double(), int(n), 0.0) for group, n in zip(groups, number, strict=True)
+    ]
+    weights = draw_in_cells(torch.cat([each.sort().values for each in chances]), sizes, number, lot(seed))
+    for mine, n, size in zip(weights.split(sizes.tolist()), number, sizes, strict=True):
+        assert int((mine != 0).sum()) == n
+        assert float(mine.sum()) == pytest.approx(int(size))
+        assert bool((mine[mine != 0] >= 1 - 1e-12).all())
+
+
+@pytest.mark.parametrize("total", [30, 200])
+def test_the_weights_of_a_draw_in_cells_follow_the_chances(total: int) -> None:
+    """With hundreds of entries the weight of each is close to 1/chance."""
+    chances = scale_chances(torch.linspace(0.1, 1, 10 * total).double(), total, 0.0)
+    size, number = torch.tensor([len(chances)]), torch.tensor([total])
+    weights = draw_in_cells(chances, size, number, lot())
+    drawn = weights != 0
+    torch.testing.assert_close(weights[drawn][8:], 1 / chances[drawn][8:], rtol=0.3, atol=0)
+    assert float((chances * weights).sum()) == pytest.approx(total, rel=0.05)
+
+
+def test_a_cell_gives_each_entry_the_same_chance() -> None:
+    """Three cells of eight draws each: frequencies are 8/m, and the expected weight is 1."""
+    chances = torch.cat([torch.full((40,), 0.2), torch.full((20,), 0.4), torch.full((8,), 1.0)]).double()
+    size, number = torch.tensor([68]), torch.tensor([24])
+    drawn = torch.stack([draw_in_cells(chances, size, number, lot(seed)) for seed in range(2000)])
+    assert set(drawn[drawn != 0].tolist()) == {5.0, 2.5, 1.0}
+    assert float((drawn.mean(0) - 1).abs().max()) < 4.5 * 2 / 2000**0.5
 
 
 @given(st.lists(st.floats(0.0, 50.0), min_size=2, max_size=40), st.floats(0.05, 0.9), st.floats(0.05, 0.95))

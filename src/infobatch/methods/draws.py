@@ -1,4 +1,4 @@
-"""How policies draw: the highest values, systematic sampling, shares per class.
+"""How policies draw: the highest values, given chances, shares per class.
 
 Budgets are exact: a fraction ``ratio`` of the N samples is pruned, unless more than the rest are unknown. Ties are
 settled at random, with the generator passed in.
@@ -16,6 +16,9 @@ from ..plan import Plan, choose, shuffled_members
 
 UNIT = 1 << 32
 """The number 1 as an integer. Sums of integers are exact, so no device, rank or thread count draws another plan."""
+CELL = 8
+"""About how many entries are drawn of a cell. With more, the entries of a cell are less alike; with fewer, their number
+follows the chances less closely."""
 
 
 def budget(size: int, ratio: float) -> int:
@@ -47,30 +50,47 @@ def keep_highest(values: Tensor, ratio: float, generator: torch.Generator) -> Te
     return highest(values, max(budget(values.numel(), ratio), unknown), generator)
 
 
-# ---- systematic sampling ---------------------------------------------------------------------------------------
+# ---- chances ---------------------------------------------------------------------------------------------------
 
 
-def draw(chances: Tensor, generator: torch.Generator) -> Tensor:
-    """Sample systematically in the given order: entry i is drawn with its chance, their sum (rounded) in all.
+def draw_in_cells(chances: Tensor, sizes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw exactly ``number[g]`` entries of each group g with about these chances; return their weights, 0 elsewhere.
 
-    The chances must lie in [0, 1]. Neighbours in the order stand for each other, so an order by score stratifies.
+    With weights of 1/chance their sum would vary from draw to draw, and scaling it to a fixed one would bias them all.
+    So the entries of a group are divided, in their order, into cells of about ``CELL`` expected draws, and of the m
+    entries of a cell exactly k are drawn, with equal chances and weight m/k. The expected weight of each entry is then
+    exactly 1, and the weights of a group sum to its size in every draw.
+
+    Args:
+        chances: In (0, 1], group after group. Those of a group sum to its number, and rise or fall within it, so that
+            the entries of a cell have similar ones.
+        sizes: The number of entries of each group, at least 1.
+        number: How many to draw of each group: from 1 to its size.
     """
-    units = to_units(chances)
-    number = round(float(chances.sum(dtype=torch.float64)))
-    scaled = to_units(units.double() * (number / max(int(units.sum()), 1)))
-    size = torch.tensor([len(chances)], device=chances.device)
-    return draw_in_groups(scaled, size, torch.tensor([number], device=chances.device), generator)
+    units, last = to_units(chances), sizes.cumsum(0) - 1
+    ends = units.cumsum(0)
+    ends -= torch.cat([ends.new_zeros(1), ends[last[:-1]]]).repeat_interleave(sizes)
+    # An entry lies at the middle of its chance. No two neighbours are more than 1 apart, so none of the unit slots that
+    # make up the sum is empty, and a cell of k slots has at least k entries.
+    slots = (2 * ends - units).sub_(1).floor_divide_(2 * UNIT).clamp_(min=0)
+    wanted, cells = number.repeat_interleave(sizes), -(-number // CELL)
+    slots = slots.minimum(wanted - 1)
+    in_group = ((slots + 1) * cells.repeat_interleave(sizes) - 1) // wanted
+    cell = in_group + (cells.cumsum(0) - cells).repeat_interleave(sizes)
+    total = int(cells.sum())
+    m = torch.bincount(cell, minlength=total)
+    k = _per_cell(number, cells)
+    shuffle = torch.randperm(len(chances), generator=generator, device=generator.device)
+    chosen = first_of_each(shuffle, cell, k.tolist())
+    return torch.zeros_like(chances).index_copy_(0, chosen, (m.to(chances.dtype) / k)[cell[chosen]])
 
 
-def draw_in_groups(units: Tensor, sizes: Tensor, number: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw exactly ``number[g]`` of each group g, entry i with chance ``units[i]`` / UNIT; groups are contiguous."""
-    ends = sizes.cumsum(0)
-    edges = units.cumsum(0)
-    edges -= torch.cat([edges.new_zeros(1), edges[ends[:-1] - 1]]).repeat_interleave(sizes)
-    edges[ends - 1] = number * UNIT  # what rounding left
-    start = torch.randint(UNIT, (len(sizes),), generator=generator, device=units.device)
-    steps = edges.add_(start.repeat_interleave(sizes)).floor_divide_(UNIT)
-    return steps > steps.roll(1).index_fill_(0, ends - sizes, 0)
+def _per_cell(number: Tensor, cells: Tensor) -> Tensor:
+    """Divide the number of each group among its cells, as evenly as integers can."""
+    first = (cells.cumsum(0) - cells).repeat_interleave(cells)
+    at = torch.arange(len(first), device=cells.device) - first
+    number, cells = number.repeat_interleave(cells), cells.repeat_interleave(cells)
+    return number * (at + 1) // cells - number * at // cells
 
 
 def to_units(chances: Tensor) -> Tensor:

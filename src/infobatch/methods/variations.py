@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import InputError, message
 from ..plan import Plan, Stratum, shuffled_members, stratified
 from .arguments import check_fraction, check_labels, check_open_fraction, check_positive, fingerprint_labels
-from .draws import apportion, draw_in_groups, first_of_each, round_digits, sort_rising, sum_by_class, to_units
+from .draws import apportion, draw_in_cells, first_of_each, sort_rising, sum_by_class
 from .memory import Columns, Memory
 from .method import Method, Policy, ScoresView, Seen, check_method
 from .when import Moment, all_of, until
@@ -151,8 +151,8 @@ def _keep_both_sides(view: ScoresView, plan: Plan, generator: torch.Generator, *
 def _keep_floor(_: ScoresView, plan: Plan, generator: torch.Generator, *, labels: Tensor, floor: float) -> Plan:
     """Where the plan was drawn, draw again, class by class; elsewhere bring back pruned samples of short classes.
 
-    In a draw, a class that would fall short has all its chances raised, and the weights are 1/chance, so an unbiased
-    plan stays unbiased and samples that were certain to stay still are. In any other plan they come with weight 1.
+    Where a class would fall short in a draw, the chances of all its samples rise. The weights follow the chances, so an
+    unbiased plan stays unbiased, and samples that were certain to stay still are. Elsewhere they come with weight 1.
     """
     if plan.kept == plan.size:
         return plan
@@ -174,7 +174,7 @@ def _fill_up(plan: Plan, labels: Tensor, least: list[int], generator: torch.Gene
 
 
 def _draw_again(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], generator: torch.Generator) -> Plan:
-    """Draw as many samples as the plan has, but at least ``least`` of each class, systematically in each class."""
+    """Draw as many samples as the plan has, but at least ``least`` of each class."""
     table = (chances >= 1).double()
     certain = torch.bincount(labels[table != 0], minlength=len(least)).tolist()
     least = [want - there for want, there in zip(least, certain, strict=True)]
@@ -184,7 +184,7 @@ def _draw_again(plan: Plan, chances: Tensor, labels: Tensor, least: list[int], g
 
 
 def _draw_weights(chances: Tensor, labels: Tensor, least: list[int], total: int, generator: torch.Generator) -> Tensor:
-    """Return weights that sum to the number of samples; at least ``least`` of each class are drawn, and never none."""
+    """Return weights that sum to the size of each class; at least ``least`` of it are drawn, and never none."""
     sizes = torch.bincount(labels, minlength=len(least))
     limits, expected = sizes.tolist(), sum_by_class(labels, chances, len(sizes)).tolist()
     shares = zip(apportion(expected, limits, total, generator), least, limits, strict=True)
@@ -193,9 +193,8 @@ def _draw_weights(chances: Tensor, labels: Tensor, least: list[int], total: int,
     order = sort_rising(chances, generator)
     order = order[labels[order].argsort(stable=True)]
     nonempty = sizes > 0
-    chosen = order[draw_in_groups(to_units(chances[order]), sizes[nonempty], number[nonempty], generator)]
-    weights = torch.zeros_like(chances).index_copy_(0, chosen, 1 / chances[chosen])
-    return weights * round_digits(len(labels) / float(weights.sum()))
+    drawn = draw_in_cells(chances[order], sizes[nonempty], number[nonempty], generator)
+    return torch.zeros_like(chances).index_copy_(0, order, drawn)
 
 
 def scale_in_classes(chances: Tensor, labels: Tensor, number: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Our own rule: keep each sample with a chance that rises with its score, and weight it by 1/p."""
+"""A rule of this package: keep each sample with a chance p that rises with its score, and weight 1/p."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...checks import is_number
 from ...errors import InputError, message
 from ...plan import Plan, full, shuffled_members
 from ..arguments import check_open_fraction, check_ratio
-from ..draws import budget, draw, round_digits, scale_chances, sort_rising
+from ..draws import budget, draw_in_cells, scale_chances, sort_rising
 from ..method import SORT, Card, Method, ScoresView, register
 from ..when import Moment
 from .infobatch import annealed_method
@@ -46,9 +46,8 @@ def keep_by_chance(
 ) -> Plan:
     """Keep with p ~ H**power, held between ``floor`` and 1, and weight 1/p.
 
-    With the loss for the size of a gradient, p ~ H minimizes the variance of the step. The draw goes through the
-    samples in the order of their scores. The weights are then scaled to sum to N, which moves each by about
-    1/sqrt(N) of its value.
+    With the loss for the size of a gradient, p ~ H minimizes the variance of the step. Samples with similar scores
+    share one chance, so that weights are unbiased and sum to N in every plan; see ``draw_in_cells``.
     """
     scores = view.scores.double()
     known = ~torch.isnan(scores)
@@ -63,12 +62,9 @@ def keep_by_chance(
     chances = scale_chances(sizes, stay, floor)
     members = known.nonzero().squeeze(1)
     order = sort_rising(chances, generator)
-    chosen = members[order[draw(chances[order], generator)]]
+    sizes, number = (torch.tensor([each], device=chances.device) for each in (count, stay))
     table = (~known).double()
-    weight = torch.zeros_like(table)
-    weight[members] = 1 / chances
-    table[chosen] = weight[chosen]
-    table[chosen] *= round_digits(count / float(table[chosen].sum()))
+    table[members[order]] = draw_in_cells(chances[order], sizes, number, generator)
     all_chances = torch.ones_like(table).index_copy_(0, members, chances)
     indices = shuffled_members(table != 0, generator)
     return Plan(moment.epoch, indices, table.float(), chances=lambda: all_chances)
