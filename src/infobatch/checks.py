@@ -1,4 +1,4 @@
-"""Checks that refuse bad input where it is first visible: what was expected, what came, what to do."""
+"""Checks that refuse bad input where it is first visible: what was expected, what was given, what to do."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_a_comparison_at_several_rates(say: Any) -> None:
         "--task",
         "toy:make",
         "--epochs",
-        "1",
+        "2",
         "--methods",
         "infobatch",
         "--seeds",

@@ -1,4 +1,4 @@
-"""Warnings about a training that goes on but deserves attention. Each is given once per run."""
+"""Warnings about runs that work but probably not as intended. Each is given once per run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Advice:
             )
 
     def check_rise(self, done: EpochSummary, scores: Scores) -> None:
-        """Warn if the loss grows and an epoch seems to have undone what was learned. A few samples cannot tell."""
+        """Warn if the loss grows and an epoch seems to have undone what was learned. Small data sets are not judged."""
         if self._gave_rise or not self._loss_grows or scores.size < ENOUGH:
             return
         now = scores.mean()

@@ -81,7 +81,7 @@ def annealed(method: Method, delta: float = 0.875) -> Method:
 def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
     """Keep at least a share ``floor`` of each class (or group) in every plan of a method.
 
-    With two floors, for classes and for groups, the larger one holds for each class within each group.
+    With two floors, one for classes and one for groups, the larger holds for each class within each group.
     """
     method, floor, labels = check_method(method), check_fraction("floor", floor), check_labels(labels)
     if method.size not in (None, len(labels)):
@@ -106,8 +106,8 @@ def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
 def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
     """Stop favouring samples whose loss stays high: their labels may be wrong.
 
-    A sample whose last ``patience`` losses were each among the highest ``share`` of all known losses at that time is
-    shown to the method with the lower quartile of the scores, so that it may be pruned like an easy one.
+    If each of a sample's last ``patience`` losses was among the highest ``share`` of all losses known at that time, the
+    method sees the lower quartile of the scores instead of its score, and may prune it like an easy one.
     """
     method, share = check_method(method), check_open_fraction("share", share)
     patience = check_positive("patience", patience)

@@ -37,7 +37,8 @@ def infobatch(
         delta: Prune while epoch < delta * num_epochs; 1 turns annealing off.
         warmup: The number of full epochs at the start, beyond the first.
         rescale: False sets every weight to 1 (the paper's Table 4).
-        rounding: "exact" keeps round((1-r)m) of m samples with weight m/k; "paper" keeps int((1-r)m) with 1/(1-r).
+        rounding: "exact" keeps k = round((1-r)m) of m samples with weight m/k; "paper" keeps int((1-r)m) with weight
+            1/(1-r), so up to one prunable sample is not made up for.
 
     >>> infobatch(ratio=0.5, delta=0.875)
     infobatch(ratio=0.5, delta=0.875)
