@@ -159,7 +159,10 @@ class Pruned(View):
             self._scores.record(indices, scores)
             self._scores.record_channels(indices, given)
         self._latest = None if compiling else (weights, factor)
-        return weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
+        mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
+        if not epoch.is_alone and not compiling:
+            self._settle_together()
+        return mean
 
     @property
     def batch_weights(self) -> Tensor:
@@ -192,6 +195,8 @@ class Pruned(View):
     def skip(self) -> None:
         """Leave out the batch that has waited longest: it gets no losses."""
         self._epoch.skip()
+        if not self._epoch.is_alone:
+            self._settle_together()
 
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """Yield the samples that the last epoch left out as (batch, indices), for a forward pass between two epochs.
@@ -324,9 +329,10 @@ class Pruned(View):
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to go on from here, as plain tensors, numbers and text.
 
-        With ranks this is a collective call: it brings their losses together. The result is the same on each, and any
-        number of ranks may go on from it. With ``shard_scores`` it is this rank's shard, and any number of ranks may go
-        on from all shards together.
+        With ranks call it on all of them: inside an epoch it brings their losses together. The result is the same on
+        each, and any number of ranks may go on from it. A rank that is alone after 30 seconds warns, and its state has
+        no new losses of the others. With ``shard_scores`` it is this rank's shard, and any number of ranks may go on
+        from all shards together.
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
@@ -404,6 +410,7 @@ class Pruned(View):
             "seed": self.seed,
             "compensate": self.compensate,
             "batch size": getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
+            "drop_last": getattr(getattr(iterator, "_index_sampler", None), "drop_last", None),
         }
         self._epoch.meet(ranks, terms)
         return ranks
@@ -434,6 +441,14 @@ class Pruned(View):
     def _settle(self) -> None:
         """Close the running epoch if it is finished. With ranks this is where they talk."""
         if self._epoch.turn is not None or self._epoch.is_finished():
+            self._close()
+
+    def _settle_together(self) -> None:
+        """With ranks, close the epoch at its last update, which all of them reach; so nothing later has to wait.
+
+        Where the device counts the samples, it is not asked here.
+        """
+        if not self._epoch.counts_on_device and self._epoch.is_finished():
             self._close()
 
     def _close(self) -> None:

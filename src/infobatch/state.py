@@ -25,7 +25,7 @@ def make_state(
     seed: int,
     summaries: Sequence[EpochSummary],
 ) -> State:
-    """Return the state of a training. With ranks this is a collective call: it brings their losses together.
+    """Return the state of a training. With ranks, inside an epoch, it brings the losses of all that save together.
 
     The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and random numbers
     are not.
@@ -57,7 +57,8 @@ def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
     if running.plan is None or not (running.is_resumed or running.done()):
         return 0, None
     queue = running.queue
-    saved = running.scores.save_running(running.plan, None if queue is None else queue.slice)
+    taken_alone = None if queue is None or running.all_save() else queue.taken
+    saved = running.scores.save_running(running.plan, None if queue is None else queue.slice, taken_alone)
     done = int(saved["fresh"].ne(UNSEEN).count_nonzero())
     # a shard without a loss may be part of an epoch that has begun on other ranks
     return done, saved if done or running.scores.is_sharded else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,11 +19,13 @@ from ..attribution.queue import Carried, Queue
 from ..errors import MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers
-from ..ranks.exchange import Ranks, agree
+from ..ranks.exchange import Ranks, agree, all_come
 from .scores import Scores, TableSlice
 from .summary import EpochSummary, summarize
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
+MEETINGS = itertools.count()
+"""Numbers the trainings of this process, in the same order on all ranks."""
 MANY_IDLE = 3
 """Passes without an update from which on they cannot be looks at a first batch any more."""
 
@@ -52,6 +55,9 @@ class RunningEpoch:
         """The latest pass, of this epoch or an earlier one."""
         self.ranks: Ranks | None = None
         """The ranks that train together, once they have met."""
+        self._meeting = 0
+        self._saves: list[str] = []
+        """The latest point at which this rank saved, once for each time."""
         self.done_before = 0
         """How many samples of the epoch were done before this process resumed it."""
         self.is_resumed = False
@@ -136,7 +142,27 @@ class RunningEpoch:
         if self.ranks is None:
             facts = {"length of the data set": self.scores.size, **terms, "shard_scores": self.scores.is_sharded}
             agree(ranks, {**facts, "epoch": self.epoch, **self.scores.terms(self.done_before)})
-            self.ranks = ranks
+            self.ranks, self._meeting = ranks, next(MEETINGS)
+
+    def all_save(self) -> bool:
+        """Whether all ranks save their state at this very point, so that it can hold the losses of all.
+
+        If they do not, this rank warns and saves what it knows.
+        """
+        ranks, queue = self.ranks, self.queue
+        if ranks is None or ranks.world == 1 or self.scores.is_sharded:
+            return True
+        point = f"{self._meeting}/{self.epoch}/{queue.taken if queue else 0}/{self.named}"
+        times = self._saves.count(point)
+        self._saves = [*(other for other in self._saves if other == point), point]
+        if all_come(ranks, f"{point}/{times}"):
+            return True
+        warn(
+            f"state_dict() was called on {ranks} while others did not call it: inside an epoch it holds the new losses "
+            "of this rank only, and other samples keep their scores. Call it on all ranks, outside of any "
+            "`if rank == 0` or `if is_main_process`; write the file on one"
+        )
+        return False
 
     def _over_ranks(self, count: int) -> int:
         return count * (1 if self.ranks is None else self.ranks.world)
@@ -265,7 +291,7 @@ class RunningEpoch:
     def _batch_factor(self, queue: Queue, count: int) -> float | None:
         """Return b/B for a batch of b = ``count`` samples; None where it stays as without pruning."""
         size, usual = self._over_ranks(count), self._note_size(count)
-        if self._is_whole(size):
+        if self._is_whole(count):
             return None
         if queue.is_sized:
             return min(count / queue.batch_size, 1.0)
@@ -283,7 +309,7 @@ class RunningEpoch:
         queue = self.queue
         if is_in_graph(indices):
             return 1.0
-        if self._is_whole(size):
+        if self._is_whole(count):
             return 1.0 if queue is None else queue.slice.correction(count, count)
         if queue is not None and queue.is_sized:
             if self.plan is not None and not self.done_before and self.plan.kept <= self._over_ranks(queue.batch_size):
@@ -297,10 +323,12 @@ class RunningEpoch:
             is_last = self.is_finished()
         return min(size / usual, 1.0) if is_last else 1.0
 
-    def _is_whole(self, size: int) -> bool:
+    def _is_whole(self, count: int) -> bool:
         """Whether an update stays as without pruning: in a full epoch, or as the only one of its epoch."""
-        plan = self.plan  # a graph may be captured before there is a plan
-        return plan is None or plan.kept == plan.size or size >= plan.kept
+        plan, queue = self.plan, self.queue
+        if plan is None or plan.kept == plan.size:  # a graph may be captured before there is a plan
+            return True
+        return self._over_ranks(count) >= plan.kept and (queue is None or count >= queue.size)
 
     def _note_size(self, count: int) -> int:
         """Take note of an update of ``count`` losses; return the size of a whole one, as far as updates show it."""

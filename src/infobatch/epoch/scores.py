@@ -138,8 +138,12 @@ class Scores(ABC):
         """Return what must be equal on all ranks before they train together."""
 
     @abstractmethod
-    def save_running(self, plan: Any, piece: Slice | None) -> State:
-        """Return the plan and the losses of the running epoch."""
+    def save_running(self, plan: Any, piece: Slice | None, taken_alone: int | None) -> State:
+        """Return the plan and the losses of the running epoch.
+
+        ``taken_alone`` is None where all ranks save together. Otherwise it is how many losses this rank has, and each
+        of the others as many: those samples are done, but have no new score.
+        """
 
     def shard_info(self) -> State:
         """Return which shard this is, as an entry of a state; nothing for a table."""
@@ -301,11 +305,19 @@ class ScoreTable(Scores):
     def terms(self, done_before: int) -> dict[str, Any]:
         return {"number of samples done in it": done_before, "mean of scores": repr(self.mean())}
 
-    def save_running(self, plan: Plan, piece: Slice | None) -> State:
+    def save_running(self, plan: Plan, piece: Slice | None, taken_alone: int | None) -> State:
         if piece is not None:
             piece.hand_in()
         columns: dict[Any, Tensor] = {None: self.fresh, **self.channels}
-        columns |= dict(self._gather("saves in", plan.epoch, piece, self.fresh))
+        if taken_alone is None:
+            columns |= dict(self._gather("saves in", plan.epoch, piece, self.fresh))
+        else:
+            assert isinstance(piece, TableSlice)
+            fresh = self.fresh.clone()
+            fresh[piece.ghosts] = UNSEEN
+            done = piece.remaining[: taken_alone * piece.ranks.world]
+            fresh[done] = torch.where(fresh[done] == UNSEEN, SKIPPED, fresh[done])
+            columns[None] = fresh
         return {
             "indices": copy_to_cpu(plan.indices),
             "table": None if bool((plan.table == 1).all()) else copy_to_cpu(plan.table),

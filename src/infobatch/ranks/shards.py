@@ -176,8 +176,8 @@ class ShardedScores(Scores):
     def shard_info(self) -> State:
         return {"shard": {"rank": self.ranks.rank, "world": self.ranks.world, "start": self.start}}
 
-    def save_running(self, plan: ShardPlan, piece: Slice | None) -> State:
-        del piece
+    def save_running(self, plan: ShardPlan, piece: Slice | None, taken_alone: int | None) -> State:
+        del piece, taken_alone  # each rank saves its own shard
         return {"level": copy_to_cpu(self.level[:-1]), "fresh": copy_to_cpu(self.fresh[:-1]), **asdict(plan)}
 
     def check_states(self, state: Any, method: str, compensate: str) -> list[State]:

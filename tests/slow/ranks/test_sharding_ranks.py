@@ -76,7 +76,8 @@ def test_every_sample_of_the_plan_once_and_weights_sum_to_n(ranks: dict[str, lis
         assert len(shapes) == entry[0]["length"]
         if name in LARGE:
             delivered = sum(map(sum, shapes))
-            assert delivered - len(came) < len(entry), "levelled: less than one ghost a rank"
+            fillers = len(entry) * (shapes[-1][0] == 2)  # where the last batch would be a single sample
+            assert delivered - len(came) < len(entry) + fillers, "levelled: less than one ghost per rank"
 
 
 @pytest.mark.parametrize("name", ["plain", "tiers", *SMALL])
