@@ -1,7 +1,7 @@
 """Sharded scores at a hundred million samples: seconds to plan, bytes per sample, seconds to iterate.
 
-Each row is measured in fresh processes, one a rank, on one thread each. Bytes are what the system says the process
-took (VmRSS, VmHWM), so nothing that was allocated on the way is left out. `--json` prints a line a row; `--quick`
+Each row is measured in fresh processes, one per rank, on one thread each. Bytes are what the system says the process
+took (VmRSS, VmHWM), so nothing that was allocated on the way is left out. `--json` prints one line per row; `--quick`
 only shows that everything works.
 """
 

@@ -1,4 +1,4 @@
-"""The three lines of InfoBatch in an ordinary training loop: linear regression on noisy points."""
+"""A few lines add InfoBatch to an ordinary training loop: linear regression on noisy points."""
 
 import torch
 from torch import nn

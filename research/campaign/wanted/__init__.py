@@ -8,10 +8,10 @@ tails       the same with a short last batch weighted by its samples
 unweighted_crops  the same with methods that favour high losses without reweighting
 noisy       the same with a fifth of the labels drawn at random
 adamw       the same with AdamW, at four rates
-parts       the same: Tables 4 and 5 and Figure 3 in little
+parts       the same: Tables 4 and 5 and Figure 3 on a small task
 optimizers  the first, with AdamW, LARS and LAMB
 screen      a small net on CIFAR-100, 30 epochs: it underfits, so little replaced it
-short       ResNet-18, 30 epochs: the headline, in little
+short       ResNet-18, 30 epochs: the headline, shortened
 tables      the same: Tables 4 and 5 of the paper, and AdamW
 layerwise   the same with LARS and LAMB: Table 7
 digits, fashion   every method on small data

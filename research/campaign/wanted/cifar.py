@@ -113,9 +113,10 @@ def layerwise(seeds: int = 3) -> Iterator[Settings]:
 
 @whole_last
 def headline(seeds: int = 5) -> Iterator[Settings]:
-    """All at one cost but the first: a third left out, or a third fewer steps (what InfoBatch comes to here).
+    """ResNet-18 for 200 epochs: full data, then methods that leave out a third, and full data for a third fewer steps.
 
-    Then what may save 40 %, and random pruning and fewer steps at that cost: five seeds, fixed before the first run.
+    Then methods that leave out 40 %, with random pruning and full data for as few steps. Five seeds, fixed before the
+    first run.
     """
     changes: list[dict[str, Any]] = [
         {"method": "full"},
@@ -134,9 +135,10 @@ def headline(seeds: int = 5) -> Iterator[Settings]:
 
 @whole_last
 def controls(seeds: int = 3) -> Iterator[Settings]:
-    """As few steps of full data at the rate the authors' tiers come to: they did better than all that was pruned.
+    """The rows of ``headline`` at 0.085, the learning rate that the authors' tiers grow to from 0.05.
 
-    Then whether 0.05 is too small for full data, too (it is), and what pruning loses at 0.085.
+    First a shorter run, which did better there than every pruned run at 0.05. Then full data, to see whether 0.05 is
+    too small for it (it is), and what pruning loses at 0.085.
     """
     first: list[dict[str, Any]] = [{"method": "full", "steps": 46_200}]
     others: list[dict[str, Any]] = [
@@ -150,7 +152,7 @@ def controls(seeds: int = 3) -> Iterator[Settings]:
 
 @whole_last
 def tuned(seeds: int = 5) -> Iterator[Settings]:
-    """One look at twice the rate, and five seeds of what the first row rests on at 0.085, fixed beforehand."""
+    """Full data at 0.17, one seed; then five seeds, fixed beforehand, of the comparisons at 0.085; CIFAR-10 at 0.1."""
     twice: list[dict[str, Any]] = [{"method": "full", "lr": 0.17}]
     rows: list[dict[str, Any]] = [{"method": "full"}, {"method": "infobatch", **LR}, {"method": "infobatch", **STILL}]
     control: list[dict[str, Any]] = [{"method": "full", "steps": 53_600}]
@@ -163,7 +165,7 @@ def tuned(seeds: int = 5) -> Iterator[Settings]:
 
 
 def faster(seeds: int = 3) -> Iterator[Settings]:
-    """At 0.17, where one run of full data did better still: is 0.085 too small a rate as well, and for whom?
+    """Full data and InfoBatch at 0.17, because one run of full data in ``tuned`` was better there than at 0.085.
 
     Then full data for as many steps as InfoBatch takes.
     """
@@ -173,9 +175,10 @@ def faster(seeds: int = 3) -> Iterator[Settings]:
 
 
 def weighed(seeds: int = 3) -> Iterator[Settings]:
-    """What a short last batch cost: 10 samples of 128 in each pruned epoch of the authors' tiers, 4 in random's.
+    """Earlier runs again, with a short last batch weighted by its samples, to see what counting it in full cost.
 
-    InfoBatch first, then two more seeds of it, and last all of them in 30 epochs at 0.05, as in ``short``.
+    In each pruned epoch it had 10 samples of 128 with the authors' tiers, and 4 with random pruning. InfoBatch comes
+    first, then two more seeds of it, then all of them in 30 epochs at 0.05, as in ``short``.
     """
     names = ("infobatch", "infobatch:ratio=0.63", "author_tiers", "random:ratio=0.47")
     rows: list[dict[str, Any]] = [{"method": name, **LR} for name in names]

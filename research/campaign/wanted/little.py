@@ -71,7 +71,7 @@ def little(seeds: int = 20) -> Iterator[Settings]:
 
 @whole_last
 def again(seeds: int = 40) -> Iterator[Settings]:
-    """What the little task left open, separately and together, with seeds that it had not used."""
+    """The two changes that ``little`` left undecided, separately and together, with new seeds."""
     changes: list[dict[str, Any]] = [
         {"method": "infobatch", **LR},
         {"method": "infobatch", **LR, "ideas": "weighted_norm"},
@@ -86,7 +86,7 @@ CROPS: dict[str, Any] = {**LITTLE, "task": "little:crops", "epochs": 60, "eval_e
 
 @whole_last
 def crops(seeds: int = 20) -> Iterator[Settings]:
-    """The little task with crops and flips, twice as long: where a net cannot learn its data by heart."""
+    """The little task with crops and flips, for twice as many epochs, so that the network cannot memorize its data."""
     changes: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "infobatch", **LR},
@@ -102,7 +102,7 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
 
 @whole_last
 def rates(seeds: int = 10) -> Iterator[Settings]:
-    """How much growth a rate bears: at 0.1, and at 0.8, where full data do nearly as well; then rates in between."""
+    """How growing steps work at a small and a large learning rate, 0.1 and 0.8; then at the rates in between."""
     changes: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "full", "steps": 1_670},
@@ -122,9 +122,9 @@ def rates(seeds: int = 10) -> Iterator[Settings]:
 
 
 def tails(seeds: int = 10) -> Iterator[Settings]:
-    """InfoBatch's epochs end in a batch of any size: does it matter that a few samples step as far as a full batch?
+    """InfoBatch with its short last batch weighted by its samples; compare with the same runs in ``rates``.
 
-    And is what is left worth more than full data for as many steps: at each rate, and at 0.2 with other seeds?
+    Then a shorter run for as many steps as InfoBatch takes: at each rate, and at 0.2 with other seeds.
     """
     pruned: dict[str, Any] = {"method": "infobatch"}
     rows = [{**pruned, **what, "lr": lr} for lr, what in product((0.1, 0.2, 0.4), (LR, STILL))]
@@ -135,10 +135,10 @@ def tails(seeds: int = 10) -> Iterator[Settings]:
 
 
 def unweighted_crops(seeds: int = 10) -> Iterator[Settings]:
-    """Those that favour high losses at weights 1, best of all with an MLP: also with a net that wants its steps?
+    """Methods that keep high losses without weights, which were best with an MLP, on the little task with crops.
 
-    And what it is that helps: the weights, the average of losses, how many are left out, the end on full data. Last,
-    what came out best, with other seeds.
+    Then variants that show what helps: the weights, averaging losses, the share left out, full data at the end. Last,
+    the best of them with other seeds.
     """
     yield from grouped(CROPS, [[{"method": name, "lr": lr} for name in UNWEIGHTED] for lr in (0.2, 0.1, 0.4)], seeds)
     others = (
@@ -179,7 +179,7 @@ def noisy(seeds: int = 10) -> Iterator[Settings]:
 
 @whole_last
 def adamw(seeds: int = 8) -> Iterator[Settings]:
-    """What should grow with AdamW, and whether that rate, too, wants room: at 0.01, a quarter of it, and between."""
+    """With AdamW: growing the learning rate, the loss or nothing, at 0.01, at a quarter of it, and between."""
     rows: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "author_tiers", **LR},
@@ -196,7 +196,7 @@ def adamw(seeds: int = 8) -> Iterator[Settings]:
 
 @whole_last
 def parts(seeds: int = 10) -> Iterator[Settings]:
-    """Tables 4 and 5 and Figure 3 of the paper in little: what each part adds, where to prune, how far."""
+    """Tables 4 and 5 and Figure 3 of the paper on a small task: what each part adds, where to prune, how far."""
     groups = [
         ["infobatch", "infobatch:delta=1.0,rescale=False", "infobatch:delta=1.0", "infobatch:rescale=False"],
         ["random_star:ratio=0.3", "above_mean", "random:ratio=0.365", "random:ratio=0.18"],
@@ -208,7 +208,7 @@ def parts(seeds: int = 10) -> Iterator[Settings]:
 
 @whole_last
 def optimizers(seeds: int = 10) -> Iterator[Settings]:
-    """The paper's Table 7 in little: optimizers that ignore the scale of the loss, beside SGD in ``little``."""
+    """The paper's Table 7 on a small task: optimizers that ignore the scale of the loss; SGD is in ``little``."""
     kinds: list[dict[str, Any]] = [
         {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.05},
         {"optimizer": "lars", "lr": 4.0},

@@ -94,9 +94,9 @@ def at_rates(rates: tuple[float, ...], rows: list[dict[str, Any]]) -> list[dict[
 
 @whole_last
 def mlp(seeds: int = 10) -> Iterator[Settings]:
-    """Fashion-MNIST as above for 20 epochs at five rates: does a rate that is too small flatter here, too?
+    """Fashion-MNIST with an MLP, 20 epochs at five learning rates: does pruning look better at rates that are too small?
 
-    And with AdamW: does the rate of full data carry over where nothing grows?
+    Then with AdamW: is the best rate for full data also the best without growth?
     """
     full: list[dict[str, Any]] = [{"method": "full"}, {"method": "full", "steps": 1_410}]  # as author_tiers
     own: list[dict[str, Any]] = [
@@ -109,10 +109,10 @@ def mlp(seeds: int = 10) -> Iterator[Settings]:
 
 
 def unweighted(seeds: int = 10) -> Iterator[Settings]:
-    """Those that favour high losses at weights 1, ahead of all others in ``fashion``: at the rates of ``mlp``, too?
+    """Methods that keep high losses without weights, which were best in ``fashion``, at the learning rates of ``mlp``.
 
-    They leave out as much as InfoBatch does there, or the authors' tiers. Then the two that came out best, and what
-    they are held against, each at its best rate, with twenty seeds that had no part in that.
+    They leave out as much as InfoBatch does there, or as the authors' tiers. Then the best two and their baselines,
+    each at its best rate, with twenty seeds that were not used to choose them.
     """
     names = (
         "epsilon_greedy:ratio=0.47,annealed=0.875",

@@ -1,4 +1,4 @@
-"""Rules that cut the axis of scores: where to cut, and how many samples go between two cuts.
+"""Rules that choose samples by score thresholds: where the thresholds are, and how many samples go between two of them.
 
 Such a rule sees the scores only through ``Stats``, so the same rule draws a plan from one table or from the shards of
 many ranks.

@@ -136,7 +136,7 @@ def deepfool_scores(evidence: Evidence) -> Tensor:
 
     The last layer is linear, so the boundary between the predicted class c and k is a plane, at the distance
     (z_c - z_k) / |w_c - w_k|; the nearest counts. DeepFool's own perturbation, of the input and through the whole
-    network, is found step by step with many gradients a sample; this is its one exact step, seen from the features.
+    network, is found step by step with many gradients per sample; this is its one exact step, seen from the features.
     """
     logits, head = evidence.need("logits", "head")
     apart = torch.cdist(head, head, compute_mode="donot_use_mm_for_euclid_dist")
