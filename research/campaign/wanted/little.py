@@ -102,7 +102,7 @@ def crops(seeds: int = 20) -> Iterator[Settings]:
 
 @whole_last
 def rates(seeds: int = 10) -> Iterator[Settings]:
-    """How growing steps work at a small and a large learning rate, 0.1 and 0.8; then at the rates in between."""
+    """How much growth a learning rate tolerates: at 0.1 and at 0.8, then at the rates in between."""
     changes: list[dict[str, Any]] = [
         {"method": "full"},
         {"method": "full", "steps": 1_670},

@@ -94,7 +94,7 @@ def at_rates(rates: tuple[float, ...], rows: list[dict[str, Any]]) -> list[dict[
 
 @whole_last
 def mlp(seeds: int = 10) -> Iterator[Settings]:
-    """Fashion-MNIST with an MLP, 20 epochs at five learning rates: does pruning look better at rates that are too small?
+    """Fashion-MNIST with an MLP, 20 epochs at five learning rates: does pruning look better at small ones?
 
     Then with AdamW: is the best rate for full data also the best without growth?
     """
