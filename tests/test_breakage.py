@@ -90,8 +90,10 @@ def test_an_epoch_without_a_batch_is_said_so() -> None:
     train = infobatch.InfoBatch(indices_as_data(100), 3)
     for (x,) in infobatch.DataLoader(train, 80, drop_last=True):
         train.update(x)
-    with pytest.warns(infobatch.InfoBatchWarning, match="trains nothing"):
-        assert list(infobatch.DataLoader(train, 80, drop_last=True)) == []
+    with pytest.raises(infobatch.InputError, match="drop_last"):
+        list(infobatch.DataLoader(train, 80, drop_last=True))
+    for (x,) in infobatch.DataLoader(train, 40, drop_last=True):
+        train.update(x)
 
 
 def test_losses_with_and_without_indices_do_not_mix() -> None:

@@ -139,6 +139,16 @@ def check_loss(loss: Any) -> None:
     raise InputError(message("one floating-point loss per sample, shape [batch]", describe(loss), remedy))
 
 
+def check_grad_mode(loss: Tensor) -> None:
+    """Refuse losses of a pass that cannot train: they would end the epoch without a step."""
+    if not torch.is_grad_enabled() and not loss.requires_grad:
+        remedy = (
+            "For passes that do not train load train_data.full(), whose update() records nothing; in training, call "
+            "update() outside of torch.no_grad() and inference_mode()."
+        )
+        raise MisalignedError(message("losses of a training step", "losses under torch.no_grad()", remedy))
+
+
 def check_score(score: Any, loss: Tensor) -> None:
     right = isinstance(score, Tensor) and score.shape == loss.shape and score.is_floating_point()
     if not right or score.device != loss.device:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from multiprocessing.context import get_spawning_popen
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import checks, methods
+from . import checks
 from .attribution.counted import Counted, PlanSampler, has_new_iterator
-from .attribution.views import COPY, Copied, FullView, View
+from .attribution.views import COPY, Copied, FullView, Owner, View
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
-from .epoch.running import BOTH, RunningEpoch, is_in_graph, weighted_mean
+from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import Scores, ScoreTable
 from .epoch.slice import choose_scores
 from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .methods.channels import check_channels
 from .methods.cuts import rule_of
-from .methods.method import Method, check_method
+from .methods.method import Method
+from .methods.rules.fixed import fit_method
 from .methods.when import Moment
 from .plan import Compensation, PlanNumbers
 from .ranks.exchange import Ranks, find
@@ -31,14 +31,7 @@ from .ranks.shards import ShardedScores
 from .state import make_state, restore
 
 
-class EpochListener(Protocol):
-    """What ``infobatch.pace`` registers with the data."""
-
-    def begin(self) -> None:
-        """Called when the plan of an epoch is known, before its first batch."""
-
-
-class Pruned(View):
+class Pruned(Owner):
     """A data set that shows each epoch only the samples a method keeps, and weights their losses.
 
     Args:
@@ -49,6 +42,8 @@ class Pruned(View):
         compensate: "none", or "loss" to let the loss of a pruned epoch grow by |D|/|S| as in the paper.
         group: The process group that trains together; None for the default one, if any.
         shard_scores: Keep only a shard of the scores on each rank. The process group must be initialized first.
+        in_batch_loss: Whether a loss depends on the other samples of its batch, as contrastive ones do. Then a batch
+            shorter than the others gives no scores: in it, all losses are smaller.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
@@ -60,6 +55,10 @@ class Pruned(View):
     [100, 50, 50, 50]
     """
 
+    OWN = View.OWN | {
+        *("method", "num_epochs", "seed", "compensate", "group", "shard_scores", "in_batch_loss", "listeners"),
+    }
+
     def __init__(
         self,
         dataset: Any,
@@ -70,6 +69,7 @@ class Pruned(View):
         compensate: Compensation = "none",
         group: Any = None,
         shard_scores: bool = False,
+        in_batch_loss: bool = False,
     ) -> None:
         checks.check_dataset(dataset)
         num_epochs = checks.check_epochs(num_epochs)
@@ -77,7 +77,7 @@ class Pruned(View):
         if isinstance(dataset, View):
             twice = message("a plain data set", "one that is already wrapped", "Wrap it once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
-        method = _check_fit(method, len(dataset), num_epochs)
+        method = fit_method(method, len(dataset), num_epochs)
         checks.check_options(compensate, shard_scores)
         scores: Scores
         if shard_scores:
@@ -94,6 +94,7 @@ class Pruned(View):
         self.compensate = compensate
         self.group = group
         self.shard_scores = shard_scores
+        self.in_batch_loss = in_batch_loss
         self.listeners: dict[Any, EpochListener] = {}
         """By optimizer: who is told when an epoch begins."""
         self._scores = scores
@@ -141,8 +142,11 @@ class Pruned(View):
             MisalignedError: If the losses cannot be shown to belong to the waiting batch.
         """
         checks.check_loss(loss)
+        checks.check_grad_mode(loss)
         if score is not None:
             checks.check_score(score, loss)
+        elif self.in_batch_loss and self._epoch.is_short(loss.shape[0]):
+            score = torch.full_like(loss, torch.nan)
         if channels or self.method.channels:
             check_channels(repr(self.method), self.method.channels, loss, channels)
         epoch = self._epoch
@@ -160,7 +164,8 @@ class Pruned(View):
             self._scores.record_channels(indices, given)
         self._latest = None if compiling else (weights, factor)
         mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
-        if not epoch.is_alone and not compiling:
+        if not compiling:
+            epoch.watch_backward(mean)
             self._settle_together()
         return mean
 
@@ -195,8 +200,7 @@ class Pruned(View):
     def skip(self) -> None:
         """Leave out the batch that has waited longest: it gets no losses."""
         self._epoch.skip()
-        if not self._epoch.is_alone:
-            self._settle_together()
+        self._settle_together()
 
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """Yield the samples that the last epoch left out as (batch, indices), for a forward pass between two epochs.
@@ -222,12 +226,10 @@ class Pruned(View):
         if not self.method.observes_hidden:
             remedy = "Other methods do without."
             raise InputError(message("a method that needs the hidden samples", repr(self.method), remedy))
-        epoch, got = self._epoch, ""
-        if epoch.done() or epoch.done_before:
-            got = "one inside an epoch"
-        elif epoch.queue is not None and epoch.queue.is_open:
-            got = "one with a loader's iterator open"  # its plan is about to be dropped
-        if got:
+        epoch = self._epoch
+        is_inside = epoch.done() or epoch.done_before
+        if is_inside or (epoch.queue is not None and epoch.queue.is_open):  # its plan is about to be dropped
+            got = "one inside an epoch" if is_inside else "one with a loader's iterator open"
             remedy = "Take it after the last update of an epoch and before the next iter(loader)."
             raise MisalignedError(message("a pass over the hidden samples between two epochs", got, remedy))
         epoch.drop_plan()  # it depends on what is observed now
@@ -388,6 +390,7 @@ class Pruned(View):
                 )
             )
         self._announce()
+        self._advice.check_schedulers(self.plan(), self.listeners)
         return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
 
     def _announce(self, *, look: bool = True) -> None:
@@ -448,7 +451,8 @@ class Pruned(View):
 
         Where the device counts the samples, it is not asked here.
         """
-        if not self._epoch.counts_on_device and self._epoch.is_finished():
+        epoch = self._epoch
+        if not epoch.is_alone and not epoch.counts_on_device and epoch.is_finished():
             self._close()
 
     def _close(self) -> None:
@@ -471,6 +475,8 @@ class Pruned(View):
         epoch.turn = None
         if turn.error is not None:
             raise turn.error
+        if turn.is_without_backward:
+            self._advice.warn_no_backward(summary.epoch)
         self._advice.check_rise(summary, self._scores)
         warn_not_finite(summary.epoch, summary.not_finite, summary.kept)
 
@@ -491,30 +497,6 @@ class Pruned(View):
             self._announce(look=look)
         return epoch.note_named(indices, look=look)
 
-    def __deepcopy__(self, memo: Any) -> Pruned:
-        remedy = "Make a new one and load the state_dict() of this one."
-        raise InputError(message("one owner of the scores", "a copy", remedy))
-
-    def __copy__(self) -> Pruned:
-        return self.__deepcopy__(None)
-
-    def __reduce__(self) -> tuple[type[Copied], tuple[Any]]:
-        if get_spawning_popen() is None:
-            remedy = "Save its state_dict(), and load that into a new one around the same data."
-            raise InputError(message("one owner of the scores", "a pickled copy", remedy))
-        return Copied, (self.dataset,)  # all that a spawned worker needs
-
     def __repr__(self) -> str:
         epoch = self._epoch.epoch + self._epoch.is_finished()  # without closing it
         return f"{type(self).__name__}({self.method!r}, {len(self)} samples, epoch {epoch} of {self.num_epochs})"
-
-
-def _check_fit(given: Method | Any, size: int, num_epochs: int) -> Method:
-    """Return the method, or a selection as one, if it fits a data set of this size and this number of epochs."""
-    if hasattr(given, "indices") and hasattr(given, "weights"):
-        checks.check_selection(given, size)
-        given = methods.static(given)
-    method = check_method(given)
-    checks.check_size(method.size, size, repr(method))
-    method.check_epochs(num_epochs, method.schedule)
-    return method

@@ -24,7 +24,7 @@ class InfoBatch(Pruned):
         delta: Prune while epoch < delta * num_epochs; after that, train on full data.
         saving: The share of the whole run to leave out, in place of ``ratio``; see ``infobatch.methods.saving``.
         warmup, rescale, rounding: See ``infobatch.methods.infobatch``.
-        seed, compensate, group, shard_scores: See ``Pruned``.
+        seed, compensate, group, shard_scores, in_batch_loss: See ``Pruned``.
 
     Raises:
         InputError: If an argument is out of its range, or ``saving`` comes with an argument it takes the place of.
@@ -54,6 +54,7 @@ class InfoBatch(Pruned):
         compensate: Compensation = "none",
         group: Any = None,
         shard_scores: bool = False,
+        in_batch_loss: bool = False,
     ) -> None:
         checks.check_epochs(num_epochs)  # before the ratio: the two are swapped most often
         if saving is None:
@@ -71,7 +72,8 @@ class InfoBatch(Pruned):
             raise InputError(message("either saving or ratio", f"saving={saving!r} and ratio={ratio!r}", remedy))
         else:
             method = methods.saving(saving, delta, warmup=warmup)
-        options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group, "shard_scores": shard_scores}
+        options: dict[str, Any] = {"seed": seed, "compensate": compensate, "group": group}
+        options |= {"shard_scores": shard_scores, "in_batch_loss": in_batch_loss}
         super().__init__(dataset, method, num_epochs, **options)
 
     @classmethod

@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,12 +41,58 @@ def test_a_data_set_that_fetches_many_at_once_is_asked_for_many() -> None:
     assert View(ManyAtOnce()).__getitems__([1, 2]) == ["B", "C"]
 
 
-def test_nothing_is_forwarded_implicitly() -> None:
-    data = Letters()
-    data.classes = 3  # type: ignore[attr-defined]
+class Labelled(Letters):
+    """A data set with attributes, one of them under a name that the wrapper has, too."""
+
+    def __init__(self) -> None:
+        self.classes = ["vowel", "consonant"]
+        self.transform: Any = None
+        self.seed = 5
+
+
+def test_attributes_are_those_of_the_wrapped_data_set() -> None:
+    data = Labelled()
+    train_data = infobatch.InfoBatch(data, 3, seed=7)
+    assert train_data.classes is data.classes
+    assert train_data.full().classes is data.classes
+    assert as_spawned(train_data).classes == data.classes
+    assert (train_data.seed, data.seed) == (7, 5)
+    assert not hasattr(train_data, "column_names")
+    with pytest.raises(AttributeError, match=r"InfoBatch.*Labelled.*column_names"):
+        _ = train_data.column_names
+
+
+def test_what_is_written_reaches_the_wrapped_data_set() -> None:
+    """As timm sets the transform of its data set."""
+    data = Labelled()
     train_data = infobatch.InfoBatch(data, 3)
-    assert not hasattr(train_data, "classes")
-    assert train_data.dataset is data
+    train_data.transform = str.upper
+    assert data.transform is str.upper
+    assert "transform" not in vars(train_data)
+    train_data.note = "mine"
+    assert not hasattr(data, "note")
+
+
+class Doubled(infobatch.InfoBatch):
+    def __getitem__(self, index: int) -> Any:
+        return 2 * super().__getitem__(index)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_subclass_decides_what_a_sample_is(ours: bool) -> None:
+    train_data = Doubled(list(range(8)), 3)
+    if ours:
+        loader: Any = infobatch.DataLoader(train_data, batch_size=4)
+    else:
+        loader = torch.utils.data.DataLoader(train_data, batch_size=4, sampler=train_data.sampler)
+    came = []
+    for batch in loader:
+        came += batch.tolist()
+        train_data.update(batch.float())
+    assert sorted(came) == list(range(0, 16, 2))
+    assert train_data.scores.tolist() == list(range(0, 16, 2))
+    with pytest.raises(infobatch.InputError, match="spawned"):
+        as_spawned(train_data)
 
 
 def test_only_the_view_travels_to_a_worker() -> None:

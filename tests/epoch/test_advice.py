@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,103 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
     assert len(recwarn) == 2 * said
     last = infobatch.methods.when.Moment(epochs - 1, epochs)
     assert said == (train.method.schedule(last) and delta < 1)
+
+
+# ---- loops that do not do what they seem to -----------------------------------------------------------------
+
+
+def told(train: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train()
+    return [str(one.message) for one in caught if issubclass(one.category, infobatch.InfoBatchWarning)]
+
+
+def a_loop(*, paced: bool, every: int, method: Any = None) -> None:
+    """A plain loop with a scheduler that is stepped at every so many batches, or (0) once per epoch."""
+    data = torch.utils.data.TensorDataset(torch.rand(64, 1))
+    train_data = infobatch.Pruned(data, method or infobatch.methods.infobatch(), 8)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64))
+    if paced:
+        scheduler = infobatch.pace(scheduler, train_data, 8 // every if every else 1)
+    for _ in range(8):
+        for number, (x,) in enumerate(infobatch.DataLoader(train_data, batch_size=8), 1):
+            train_data.update(model(x).square().sum(1)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if every and number % every == 0:
+                scheduler.step()
+        if not every:
+            scheduler.step()
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_scheduler_that_counts_steps_without_pace_is_noticed(every: int) -> None:
+    (text,) = told(lambda: a_loop(paced=False, every=every))
+    assert "infobatch.pace(" in text
+    assert "CosineAnnealingLR" in text
+    assert told(lambda: a_loop(paced=True, every=every)) == []
+
+
+def test_a_scheduler_stepped_once_per_epoch_needs_no_pace() -> None:
+    assert told(lambda: a_loop(paced=False, every=0)) == []
+    assert told(lambda: a_loop(paced=True, every=0)) == []
+
+
+def test_without_pruning_nothing_is_noticed() -> None:
+    assert told(lambda: a_loop(paced=False, every=1, method=infobatch.methods.full())) == []
+
+
+def test_a_look_at_the_callers_variables_keeps_none_of_them_alive() -> None:
+    class Big:
+        pass
+
+    def loop() -> weakref.ref[Any]:
+        big, train_data = Big(), infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), 3)
+        for (x,) in infobatch.DataLoader(train_data, batch_size=4):
+            train_data.update(x)
+        found = weakref.ref(big)
+        del big
+        assert found() is None
+        return found
+
+    assert loop()() is None
+
+
+def test_an_epoch_whose_losses_never_reach_backward_is_noticed() -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+
+    def loop(*, backward: bool) -> None:
+        train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), 2, delta=0.5)
+        for _ in range(2):
+            for (x,) in infobatch.DataLoader(train_data, batch_size=2):
+                loss = train_data.update(x * weight)
+                if backward:
+                    loss.backward()  # type: ignore[no-untyped-call]
+        assert train_data.epoch == 2
+
+    (text,) = [text for text in told(lambda: loop(backward=False)) if "backward" in text]
+    assert "full()" in text
+    assert not [text for text in told(lambda: loop(backward=True)) if "backward" in text]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_losses_that_cannot_train_are_refused(mode: Any) -> None:
+    train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), 3)
+    (x,) = next(iter(infobatch.DataLoader(train_data, batch_size=8)))
+    with mode(), pytest.raises(infobatch.MisalignedError, match=r"full\(\)"):
+        train_data.update(x)
+    assert train_data.epoch == 0
+    with mode():
+        assert train_data.full().update(x) == x.mean()
+
+
+def test_in_a_short_batch_losses_that_depend_on_the_others_give_no_scores() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(20.0))
+    train_data = infobatch.InfoBatch(data, 3, in_batch_loss=True)
+    for (x,) in infobatch.DataLoader(train_data, batch_size=8):
+        train_data.update(x + 1)
+    short = train_data.scores.isnan()
+    assert short.sum() == 4
+    assert sorted(x.int().tolist()) == short.nonzero().flatten().tolist()

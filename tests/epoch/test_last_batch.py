@@ -129,6 +129,7 @@ def test_no_batch_has_a_single_sample(size: int, feeder: str) -> None:
             (x, z), named = one if feeder == "pairs" else (one, None)
             losses = model(x).square()
             loss = train_data.update(losses, named) if feeder == "pairs" else train_data.update(losses)
+            loss.backward()  # type: ignore[no-untyped-call]
             assert loss.isfinite()
             sizes.append(len(z))
             came += z[train_data.batch_weights > 0].tolist()

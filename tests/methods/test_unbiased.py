@@ -43,9 +43,8 @@ def trained(method: Method, epochs: int = 3) -> ScoreTable:
         book.record(plan.indices, hard[plan.indices] * 0.8**epoch + 0.01)
         for column in book.channels.values():
             column[plan.indices] = 0.5
-        book.remember(method.memory, plan)
-        book.merge()
-        book.planned += plan.kept
+        book.close(plan, None, method.memory)
+        book.begin_anew(book.planned + plan.kept)
     return book
 
 

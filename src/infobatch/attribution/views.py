@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing.context import get_spawning_popen
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler
 
 from ..checks import check_loss
-from ..errors import message
+from ..errors import InputError, message
 from ..plan import generator_for
 
 
@@ -21,7 +22,13 @@ class Fetched(list[Any]):
 
 
 class View(Dataset[Any]):
-    """The wrapped data set, sample by sample: the part of a ``Pruned`` that is sent to a loader's workers."""
+    """The wrapped data set, sample by sample: the part of a ``Pruned`` that is sent to a loader's workers.
+
+    Attributes that a view does not have are those of the wrapped data set, for reading and for writing.
+    """
+
+    OWN = frozenset({"dataset"})
+    """The attributes that belong to the view, even if the wrapped data set has one of that name."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -34,12 +41,31 @@ class View(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
-        samples = many(indices) if many else [self.dataset[index] for index in indices]
+        if type(self).__getitem__ is not View.__getitem__:  # a subclass decides what a sample is
+            samples: Any = [self[index] for index in indices]
+        else:
+            samples = many(indices) if many else [self.dataset[index] for index in indices]
         if type(samples) is not list:
             return samples  # a batch in its own format: leave it, and let the loader count
         fetched = Fetched(samples)
         fetched.indices = indices
         return fetched
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in self.OWN:
+            raise AttributeError(name)
+        try:
+            return getattr(self.dataset, name)
+        except AttributeError:
+            wrapped = type(self.dataset).__name__
+            raise AttributeError(f"neither {type(self).__name__} nor the {wrapped} it wraps has {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in self.OWN or name in self.__dict__ or hasattr(type(self), name)
+        if not is_own and hasattr(self.__dict__.get("dataset"), name):
+            setattr(self.dataset, name, value)
+        else:
+            super().__setattr__(name, value)
 
 
 COPY = message(
@@ -52,8 +78,31 @@ COPY = message(
 class Copied(View):
     """What reaches another process: samples for a loader's workers, and nothing to train with."""
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(self.__dict__.get("dataset"), name):
+            return getattr(self.dataset, name)
         raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
+
+
+class Owner(View):
+    """A view with scores, of which there must be only one; the samples alone go to a loader's workers."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        remedy = "Make a new one and load the state_dict() of this one."
+        raise InputError(message("one owner of the scores", "a copy", remedy))
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+    def __reduce__(self) -> tuple[type[Copied], tuple[Any]]:
+        if get_spawning_popen() is None:
+            remedy = "Save its state_dict(), and load that into a new one around the same data."
+            raise InputError(message("one owner of the scores", "a pickled copy", remedy))
+        if type(self).__getitem__ is not View.__getitem__:
+            got = f"{type(self).__name__}, whose __getitem__ does not come with them"
+            remedy = "Define it in the wrapped data set, or use forked workers."
+            raise InputError(message("samples of the wrapped data set in spawned workers", got, remedy))
+        return Copied, (self.dataset,)  # all that a spawned worker needs
 
 
 class FullView(View):
@@ -61,6 +110,8 @@ class FullView(View):
 
     It has the ``sampler`` and ``update`` of the pruned data set, so a loop runs unchanged, but records nothing.
     """
+
+    OWN = View.OWN | {"sampler"}
 
     def __init__(self, dataset: Any, seed: int) -> None:
         super().__init__(dataset)

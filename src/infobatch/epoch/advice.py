@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from ..errors import warn
 from ..methods.method import Method
@@ -24,7 +30,10 @@ class Advice:
         self._method = method
         self._loss_grows = loss_grows
         """Whether a step of a pruned epoch goes further than one of full data."""
-        self._gave_growth = self._gave_hidden = self._gave_rise = False
+        self._gave_growth = self._gave_hidden = self._gave_rise = self._gave_backward = self._gave_pace = False
+        self._steps_before: dict[int, int] | None = None
+        """How often each scheduler of the calling loop had been stepped before the first pass, by its id."""
+        self._first_epoch = 0
         self._first = self._lowest = math.inf
         """The mean loss after the first epoch, and the lowest since."""
 
@@ -47,6 +56,33 @@ class Advice:
                 f"with num_epochs={num_epochs} no epoch on full data is left at the end of {self._method!r}: "
                 f"train longer{other}"
             )
+
+    def warn_no_backward(self, epoch: int) -> None:
+        """Warn that an epoch ended although backward was called for none of its losses."""
+        if not self._gave_backward:
+            self._gave_backward = True
+            warn(
+                f"epoch {epoch} ended, but backward() was called for none of the losses that update() "
+                "returned: call it, or load train_data.full() in a pass that does not train"
+            )
+
+    def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any]) -> None:
+        """Warn if a scheduler of the calling loop counts steps: a pruned epoch has fewer. Looked at twice per run."""
+        if self._steps_before is None:
+            self._steps_before = {id(one): one.last_epoch for one in find_schedulers()}
+            self._first_epoch = plan.epoch
+        elif plan.kept < plan.size and not self._gave_pace:
+            self._gave_pace = True
+            epochs = max(plan.epoch - self._first_epoch, 1)
+            for one in find_schedulers():
+                steps = one.last_epoch - self._steps_before.get(id(one), 0)
+                if steps > 2 * epochs and one.optimizer not in paced:
+                    warn(
+                        f"{type(one).__name__} was stepped {steps} times in {epochs} epochs: it counts steps, of which "
+                        "pruned epochs have fewer, so it would not reach its end. Wrap it: scheduler = infobatch.pace("
+                        "scheduler, train_data, infobatch.full_steps(train_data, batch_size))"
+                    )
+                    return
 
     def check_hidden(self, table: ScoreTable) -> None:
         """Warn if samples were left out and not observed since, though the method needs it."""
@@ -87,3 +123,25 @@ def warn_not_finite(epoch: int, count: int, of: int, which: str = "") -> None:
     """Warn if some losses of an epoch were not finite."""
     if count:
         warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep their old scores")
+
+
+def find_schedulers() -> list[LRScheduler]:
+    """Return the learning-rate schedulers among the variables of the calling functions, and those of their ``self``."""
+    found: dict[int, LRScheduler] = {}
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).startswith(("torch.", "infobatch.")):
+            continue
+        variables = frame.f_locals
+        for one in (*variables.values(), *_attributes_of(variables.get("self"))):
+            is_counter = isinstance(one, LRScheduler) and not isinstance(one, (ReduceLROnPlateau, ChainedScheduler))
+            if is_counter:
+                found[id(one)] = one
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+            variables.clear()  # a copy, which would keep the variables alive until the function returns
+    return list(found.values())
+
+
+def _attributes_of(owner: Any) -> Iterator[Any]:
+    yield from tuple(getattr(owner, "__dict__", {}).values())

@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .. import checks
 from ..attribution.counted import Counted, StockLoader
 from ..attribution.queue import Carried, Queue
-from ..errors import MisalignedError, RankError, message, warn
+from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers
 from ..ranks.exchange import Ranks, agree, all_come
@@ -30,6 +30,13 @@ MANY_IDLE = 3
 """Passes without an update from which on they cannot be looks at a first batch any more."""
 
 
+class EpochListener(Protocol):
+    """What ``infobatch.pace`` registers with the data."""
+
+    def begin(self) -> None:
+        """Called when the plan of an epoch is known, before its first batch."""
+
+
 @dataclass
 class Turn:
     """The end of an epoch: what is known of it before anything changes."""
@@ -41,6 +48,8 @@ class Turn:
     """The number of samples in the plans of all epochs up to this one."""
     error: MisalignedError | None = None
     is_merged: bool = False
+    is_without_backward: bool = False
+    """Whether updates returned losses with a gradient, and backward was called for none of them."""
 
 
 class RunningEpoch:
@@ -78,6 +87,10 @@ class RunningEpoch:
         """The number of losses of the largest update in this epoch and process, all ranks together; 0 before it."""
         self.usual_update = 0
         """The same of an earlier epoch, or of the process that was resumed."""
+        self.had_backward = False
+        """Whether a loss of this epoch has reached backward."""
+        self.watched = 0
+        """How many losses of this epoch were watched for that."""
         self.idle_passes = 0
         """The number of complete passes without a loss in this epoch."""
         self.all_idle_passes = 0
@@ -197,12 +210,18 @@ class RunningEpoch:
         loader = StockLoader.of(iterator, sampler)
         no_single = loader.batch_size if self._must_fill(loader, ranks.world) else 0
         piece = self.scores.open_slice(self.plan, seed, ranks, resumed=bool(self.done_before), no_single=no_single)
+        if loader.drop_last and piece.size < loader.batch_size:
+            raise InputError(
+                message(
+                    f"at least one batch of {loader.batch_size} samples in epoch {self.epoch}, with drop_last=True",
+                    f"{piece.size} samples to train on",
+                    "Use smaller batches, or drop_last=False.",
+                )
+            )
         queue = Counted(self.epoch, piece, loader, self.last)
         if self.last is not None:
             self.last.supersede()
         self.last, self._expected = queue, None
-        if queue.total == 0 and queue.size:
-            warn(f"epoch {self.epoch} trains nothing: with drop_last, {queue.size} kept samples are less than a batch")
         return queue
 
     def _must_fill(self, loader: StockLoader, world: int) -> bool:
@@ -283,6 +302,22 @@ class RunningEpoch:
             self.named += indices.numel()
         factor = 1.0 if torch.compiler.is_compiling() else self._named_factor(indices)
         return weights if look else self.scores.look_up(indices), factor
+
+    def is_short(self, count: int) -> bool:
+        """Whether a batch of ``count`` samples is shorter than the others."""
+        queue = self.queue
+        whole = queue.batch_size if queue is not None and queue.is_sized else self.largest_here or self.usual_update
+        return count < whole
+
+    def watch_backward(self, mean: Tensor) -> None:
+        """Notice when backward reaches a loss; until one of the epoch has, each is watched."""
+        if not self.had_backward and mean.requires_grad:
+            self.watched += 1
+            mean.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
+
+    def _note_backward(self, gradient: Tensor) -> None:
+        del gradient
+        self.had_backward = True
 
     # Pruned epochs end with a short batch of any size. As the mean of its losses, a single sample would step as far as
     # a whole batch. So the mean over a batch of b samples counts b/B, B being the size of a whole one. Full epochs stay
@@ -368,6 +403,7 @@ class RunningEpoch:
             came -= queue.slice.count_ghosts(queue.taken)
             queue.slice.hand_in()
         turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
+        turn.is_without_backward = self.watched > 1 and not self.had_backward
         try:
             checks.check_attribution(scores, came, self.epoch)
         except MisalignedError as found:
@@ -392,7 +428,8 @@ class RunningEpoch:
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
         self.is_resumed = self.is_announced = False
-        self.done_before = self.named = self.named_here = self.idle_passes = 0
+        self.done_before = self.named = self.named_here = self.idle_passes = self.watched = 0
+        self.had_backward = False
         self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
 
     def to(self, device: torch.device) -> None:

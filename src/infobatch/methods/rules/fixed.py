@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import checks
 from ...plan import Plan
 from ..arguments import fingerprint
-from ..method import Method, ScoresView
+from ..method import Method, ScoresView, check_method
 from ..when import Moment, until
 
 
@@ -35,3 +36,14 @@ def keep_selection(
     indices = table.nonzero().squeeze(1)
     shuffle = torch.randperm(indices.numel(), generator=generator, device=indices.device)
     return Plan(moment.epoch, indices[shuffle], table)
+
+
+def fit_method(given: Any, size: int, num_epochs: int) -> Method:
+    """Return the method, or a selection as one, if it fits a data set of this size and this number of epochs."""
+    if hasattr(given, "indices") and hasattr(given, "weights"):
+        checks.check_selection(given, size)
+        given = static(given)
+    method = check_method(given)
+    checks.check_size(method.size, size, repr(method))
+    method.check_epochs(num_epochs, method.schedule)
+    return method
