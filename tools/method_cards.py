@@ -53,13 +53,13 @@ def index_tables() -> dict[str, list[str]]:
         for name, card in CARDS.items()
     ]
     static = [
-        f"| [{name}]({STATIC}{name}.md) | {_escape(selector.rule)} | {selector.weights} "
+        f"| [{name}]({STATIC}{name}.md) | {_escape(selector.keeps)} | {selector.weights} "
         f"| {', '.join(selector.needs) or 'nothing'} | {selector.cost} |"
         for name, selector in SELECTORS.items()
     ]
     return {
         "dynamic": ["| method | leaves out | weights | needs | cost of a plan |", "|---|---|---|---|---|", *dynamic],
-        "static": ["| method | rule | weights | needs | cost |", "|---|---|---|---|---|", *static],
+        "static": ["| method | keeps | weights | needs | cost |", "|---|---|---|---|---|", *static],
     }
 
 

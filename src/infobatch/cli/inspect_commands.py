@@ -187,12 +187,15 @@ def methods(*, json: Json = False) -> Answer:
     from ..selection import SELECTORS
 
     chosen_once = [
-        (f"static.{name}", each.source, each.rule, each.weights, each.cost, ", ".join(each.needs) or "nothing")
+        (f"static.{name}", each.source, each.keeps, each.weights, each.cost, ", ".join(each.needs) or "nothing")
         for name, each in SELECTORS.items()
     ]
     if json:
-        keys = ("name", "source", "rule", "weights", "cost", "needs")
-        static = [dict(zip(keys, row, strict=True)) for row in chosen_once]
+        keys = ("name", "source", "keeps", "weights", "cost", "needs")
+        static = [
+            {**dict(zip(keys, row, strict=True)), "rule": each.rule}
+            for row, each in zip(chosen_once, SELECTORS.values(), strict=True)
+        ]
         dynamic = [{"name": name, **asdict(CARDS[name])} for name in METHODS]
         return Answer(plain={"methods": dynamic, "static": static})
     rows = [

@@ -122,7 +122,7 @@ def dp(
 
 
 class HeldOut:
-    """HeldOut-out samples, and how the last layer's gradient on them changes as the layer moves."""
+    """Held-out samples, and how the last layer's gradient on them changes as the layer moves."""
 
     def __init__(self, inputs: Tensor, logits: Tensor, labels: Tensor) -> None:
         self.inputs, self.logits = inputs, logits.to(inputs.dtype)

@@ -15,7 +15,7 @@ from ..method import RANK, Card, Method, ScoresView, published, register
 from ..when import Moment, until
 
 
-@register(Card("Raju et al. 2021", "the lowest average losses, but for a tenth at random", RANK, "all 1"))
+@register(Card("Raju et al. 2021", "the lowest average losses, except for a tenth at random", RANK, "all 1"))
 def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
     """Keep the highest average losses, a share ``epsilon`` of the budget at random; chosen every ten epochs.
 

@@ -26,20 +26,20 @@ def uniform(stats: Stats, moment: Moment, *, ratio: float, unscored: bool = Fals
     return nonempty(Cut(-math.inf, math.inf, ratio, unscored=unscored))
 
 
-@register(Card("baseline", "nobody: the baseline, through the same code", "none", "all 1", "nothing"))
+@register(Card("baseline", "none", "none", "all 1", "nothing"))
 def full() -> Method:
     """Every sample in every epoch: the baseline, through the same code."""
     return Method("full", {}, partial(uniform, ratio=0.0), until(0.0))
 
 
-@register(Card("the paper, Table 5", "anyone: the control to compare with", DRAW))
+@register(Card("the paper, Table 5", "any sample", DRAW))
 def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """Table 5's control: prune any sample with probability ``ratio``, with rescaling and annealing."""
     ratio = check_ratio(ratio)
     return annealed_method("random", partial(uniform, ratio=ratio), delta, warmup, ratio=ratio)
 
 
-@register(Card("the paper, Table 1", "anyone, from the first epoch to the last", DRAW, "all 1", "nothing"))
+@register(Card("the paper, Table 1", "any sample, from the first epoch to the last", DRAW, "all 1", "nothing"))
 def random_star(ratio: float = 0.3) -> Method:
     """Table 1's Random*: a fresh random subset in every epoch including the first; no rescaling, no annealing."""
     ratio = check_ratio(ratio)
@@ -47,7 +47,7 @@ def random_star(ratio: float = 0.3) -> Method:
     return replace(annealed_method("random_star", policy, 1.0, 0, False, ratio=ratio), prunes_first=True)
 
 
-@register(Card("RS2, ICLR 2024", "those that had their turn in this round", RANK, "all 1", "nothing"))
+@register(Card("RS2, ICLR 2024", "samples already used in this round", RANK, "all 1", "nothing"))
 def rs2(ratio: float = 0.3) -> Method:
     """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N per epoch, shuffled again when it is used up."""
     ratio = check_ratio(ratio)

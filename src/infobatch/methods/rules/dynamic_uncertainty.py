@@ -19,7 +19,7 @@ COST = "O(JN): J epochs' spread, a k-th value and a draw"
 
 
 @register(
-    Card("He et al. 2023", "those whose confidence moved least over a window", COST, "all 1", "losses, confidence")
+    Card("He et al. 2023", "samples whose confidence changed least over a window", COST, "all 1", "losses, confidence")
 )
 def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
     """Prune the lowest spread of the right class's probability over a window of epochs.

@@ -15,7 +15,7 @@ from ..method import RANK, Card, Method, ScoresView, published, register
 from ..when import Moment, until
 
 
-@register(Card("ESWP", "anyone, the likelier the lower an average of its losses", RANK, "all 1"))
+@register(Card("ESWP", "any sample, more likely the lower its average loss", RANK, "all 1"))
 def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
     """Draw in proportion to w = b1*s + (1-b1)*l, with s the slow average of the losses.
 

@@ -19,7 +19,7 @@ from ..when import Moment, until
 @register(
     Card(
         "IES, ICLR 2025",
-        "those whose loss moves in a straight line",
+        "samples whose loss changes at a constant rate",
         "O(N)",
         "all 1",
         "losses, losses of the pruned samples",

@@ -61,7 +61,7 @@ def below_mean_in_tiers(stats: Stats, moment: Moment, *, ratio: float, low_ratio
     return nonempty(Cut(-math.inf, low, low_ratio), Cut(low, edge, ratio))
 
 
-@register(Card("the papers", "75 % of the lowest fifth, 50 % from there up to the mean", RANK))
+@register(Card("the papers", "75 % of the lowest fifth of the losses, 50 % from there up to the mean", RANK))
 def tiers(
     ratio: float = 0.5,
     delta: float = 0.875,
@@ -89,7 +89,7 @@ def quantile_tiers(stats: Stats, moment: Moment, *, tiers: Sequence[tuple[float,
     return nonempty(*cuts)
 
 
-@register(Card("the author's script", "75 % below the 20th percentile, 50 % up to the 85th", RANK))
+@register(Card("the author's script", "75 % of the losses below the 20th percentile, 50 % up to the 85th", RANK))
 def author_tiers(delta: float = 0.875, *, warmup: int = 0) -> Method:
     """The author's ImageNet script: keep 25 % below the 20th percentile, 50 % up to the 85th, and all above."""
     policy = partial(quantile_tiers, tiers=((0.2, 0.75), (0.85, 0.5)))
@@ -103,7 +103,7 @@ def beyond_mean(stats: Stats, moment: Moment, *, ratio: float) -> list[Cut]:
     return nonempty(Cut(beyond(stats.mean()), math.inf, ratio))
 
 
-@register(Card("the paper, Table 5", "a share of those above the mean: the paper's opposite"))
+@register(Card("the paper, Table 5", "a share `ratio` of the samples with a loss above the mean"))
 def above_mean(ratio: float = 0.5, delta: float = 0.875, *, warmup: int = 0) -> Method:
     """The opposite of the paper's rule (its Table 5): prune among the samples above the mean."""
     ratio = check_ratio(ratio)

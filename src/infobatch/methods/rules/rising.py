@@ -18,7 +18,7 @@ from ..when import Moment
 from .infobatch import annealed_method
 
 
-@register(Card("this package", "each with a chance that falls as its loss rises, a share `ratio` in all", SORT))
+@register(Card("this package", "a share `ratio` of the samples, less likely the higher the loss", SORT))
 def rising(
     ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
 ) -> Method:

@@ -30,7 +30,7 @@ def spend(stats: Stats, moment: Moment, *, saving: float, ratio: float) -> list[
     return [Cut(-math.inf, beyond(edge), drop=drop)]  # ratio < 1: more samples lie below it than are pruned
 
 
-@register(Card("this package", "as many as it takes to save 40 % of the whole run", RANK))
+@register(Card("this package", "as many low losses as it takes to save a share of the whole run", RANK))
 def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warmup: int = 0) -> Method:
     """Leave out a given share of the whole run: a controller sets the threshold of each epoch accordingly.
 
