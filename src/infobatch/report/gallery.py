@@ -66,7 +66,7 @@ def galleries(study: Study) -> list[Gallery]:
                 for which in ("most", "least")
             ]
             if any(both):
-                found.append(Gallery(label, f"{run.name}, seed {run.settings.seed}", *both))
+                found.append(Gallery(label, f"from the run with seed {run.settings.seed}", *both))
         if _weight(found) <= BUDGET:
             break
     return found

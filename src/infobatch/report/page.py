@@ -75,8 +75,8 @@ def page(study: Study) -> str:
 def _sections(study: Study) -> list[Section]:
     losses, omitted = distributions(study)
     shapes = (
-        "The scores a plan was drawn from, the kept ones, and the kept ones with their weights. Rescaling works if the "
-        "dashed line follows the filled shape (compare the papers' figures of loss distributions)."
+        "Losses before pruning (filled), of the kept samples (solid), and of the kept samples times their weights "
+        "(dashed). The weights do their job if the dashed line follows the filled shape."
     )
     if omitted:
         shapes += f" Not shown, to keep the page small: {', '.join(omitted)}."
@@ -244,7 +244,21 @@ def _word(value: Any) -> str:
 
 
 def _settings(study: Study) -> Table:
-    return _table({label: [run.settings.plain() for run in members] for label, members in study.sets.items()})
+    found = {label: [run.settings.plain() for run in members] for label, members in study.sets.items()}
+    settings = [one for members in found.values() for one in members]
+    hidden = {name for name in MOSTLY_EMPTY if not any(one[name] for one in settings)}
+    return _table({label: [_legible_settings(one, hidden) for one in members] for label, members in found.items()})
+
+
+MOSTLY_EMPTY = ("data", "ideas")
+"""Settings that most runs leave empty; they are listed only if some run has them."""
+
+
+def _legible_settings(settings: dict[str, Any], hidden: set[str]) -> dict[str, Any]:
+    """Name and write settings so that they need no manual; ``graph`` is a wish, and the environment says what came."""
+    names = {"graph": "graph (if possible)", "data": "data folder"}
+    words = {**settings, "steps": settings["steps"] or "all epochs"}
+    return {names.get(name, name): value for name, value in words.items() if name not in hidden}
 
 
 def _environment(study: Study) -> Table:

@@ -17,7 +17,7 @@ from .figure import (
     format_value,
     label_styles,
     lowest_drawn,
-    metric_text,
+    metric_name,
     patch,
     signed,
     with_interval,
@@ -30,8 +30,8 @@ COSTS = (
     ("rest", "the rest", PARTS[5]),
 )  # fmt: skip
 WEIGHTS = (
-    (1 - 1e-6, "below 1", PARTS[5]), (1 + 1e-6, "1", PARTS[4]), (1.5, "to 1.5", PARTS[1]), (2.5, "to 2.5", PARTS[0]),
-    (4.0, "to 4", PARTS[2]), (math.inf, "above 4", PARTS[3]),
+    (1 - 1e-6, "below 1", PARTS[5]), (1 + 1e-6, "1", PARTS[4]), (1.5, "1 to 1.5", PARTS[1]),
+    (2.5, "1.5 to 2.5", PARTS[0]), (4.0, "2.5 to 4", PARTS[2]), (math.inf, "above 4", PARTS[3]),
 )  # fmt: skip
 """Upper bounds. Methods that keep half of the samples have weights around 2, so no bound lies there."""
 
@@ -95,7 +95,7 @@ def difference(study: Study) -> Figure | None:
     low, high = min(-2 * margin, *ends), max(margin, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
-    plot.scale(low - pad, high + pad, f"points of {metric_text(study)}")
+    plot.scale(low - pad, high + pad, f"points of {metric_name(study)}")
     plot.axes.axvspan(-margin, high + pad, color=PARTS[5], alpha=0.25, linewidth=0)
     plot.axes.axvline(0, color=MUTED, linewidth=1)
     plot.axes.axvline(-margin, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
@@ -219,7 +219,7 @@ def weights(study: Study) -> Figure | None:
         "Weights over the whole run",
         plot.svg("weights", f"Shares of weights for {len(rows)} labels"),
         "A sample has a weight each time it is trained on: 1 if it counts only for itself, more if it also stands in "
-        "for pruned samples.",
+        "for pruned samples. As drawn. Unless the loss grows, they are then scaled to mean 1.",
         tuple(Key(patch(WEIGHTS[place][2]), WEIGHTS[place][1]) for place in used),
         csv_link(
             ["method", *(f"weight {name}, %" for _, name, _ in WEIGHTS)], [[label, *shares] for label, shares in rows]

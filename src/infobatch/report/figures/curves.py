@@ -12,7 +12,10 @@ from .figure import Figure, Key, bounds, csv_link, format_value, label_styles, m
 from .svg import MUTED, Drawn, Plot, draw_lines, short_ticks
 
 Source = Callable[[Study, str], Curve]
-BROKEN = " A line breaks where the seeds behind it change, so that no step in it is the difference between seeds."
+BROKEN = " Shorter runs end at different epochs; where fewer seeds remain, the line is interrupted."
+
+ROUNDING = 1e-9
+"""A spread below this share of the value comes from rounding and is not shown."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def _curve_figures(study: Study) -> list[CurveFigure]:
         ),
         CurveFigure(
             "largest-weight", "Largest weight, by epoch", series.pruning(series.largest_weight), "weight",
-            "The largest weight of a sample in each epoch. An ordinary sample has weight 1.", form="{:.3g}",
+            "The largest weight of a sample in each epoch. An ordinary sample has weight 1. As drawn. Unless the loss "
+            "grows, they are then scaled to mean 1.", form="{:.3g}",
         ),
         CurveFigure(
             "seconds-epochs", "Seconds per epoch", series.all_of(series.epoch_seconds), "seconds",
@@ -178,6 +182,6 @@ def _bounds(curve: Curve, spec: CurveFigure) -> tuple[float, float]:
 def _value_text(form: str, curve: Curve, place: int) -> str:
     text = format_value(form, curve.mean[place])
     plain = form.replace("+", "")
-    if curve.n[place] > 1 and curve.std[place]:
+    if curve.n[place] > 1 and curve.std[place] > ROUNDING * abs(curve.mean[place]):
         text += f" ± {plain.format(curve.std[place])}"
     return f"{text}, n = {curve.n[place]}" if len(set(curve.n)) > 1 else text

@@ -72,17 +72,23 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
         cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
         text = mean_over_seeds(one.mean, one.std, one.n)
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, text), (None, cost))))
-    names = "; ".join(clip(one.label, 40) for one in ahead[:4])
-    joined = "; the grey band joins them" if ahead[1:] else ""
-    names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
     return Figure(
         f"frontier-{by}",
         f"{metric_name(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} labels against {unit}"),
-        "Up and to the left is better. Bars show one standard deviation over seeds. No other is cheaper and "
-        f"better than these{joined}: {names}." + (f" Below the figure: {', '.join(below)}." if below else ""),
+        f"Up and to the left is better. Bars show one standard deviation over seeds. {_best_in_words(study, ahead)}"
+        + (f" Below the figure: {', '.join(below)}." if below else ""),
         keys(styles, [one.label for one in points]),
         csv_link(
             ["method", unit, metric_text(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]
         ),
     )
+
+
+def _best_in_words(study: Study, ahead: list[Point]) -> str:
+    names = "; ".join(clip(one.label, 40) for one in ahead[:4])
+    names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
+    both = f"both cost and {metric_name(study)}"
+    if len(ahead) == 1:
+        return f"No other method beats {names} in {both}."
+    return f"The grey band joins the methods that no other beats in {both}: {names}."

@@ -79,7 +79,7 @@ def _draw(key: str, label: str, run: Run, panels: list[tuple[int, Histogram]]) -
         key,
         label,
         plot.svg(key, f"Loss distribution of {label} before pruning, after pruning and after rescaling"),
-        f"From {run.name}, seed {run.settings.seed}.",
+        f"From the run with seed {run.settings.seed}.",
         tuple(Key(mark, stage) for mark, stage in zip(marks, STAGES, strict=True)),
         csv_link(["epoch", "from", "to", *STAGES], table),
     )

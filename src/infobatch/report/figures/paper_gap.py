@@ -40,7 +40,7 @@ def _figure(key: str, outcome: Outcome, rows: list[CellOutcome]) -> Figure:
     plot, units = Rows(len(rows), each=60, folded=True), dict.fromkeys(row.cell.unit for row in rows)
     low, high = _scale(rows)
     unit = FORBIDDEN.sub("", next(iter(units)))
-    plot.scale(low, high, f"points of {unit}" if len(units) == 1 and unit else "points")
+    plot.scale(low, high, f"points of {unit.partition(',')[0]}" if len(units) == 1 and unit else "points")
     plot.axes.axvline(0, color=MUTED, linewidth=1)
     for place, row in enumerate(rows):
         _row(plot, place, row)
