@@ -6,6 +6,9 @@ import difflib
 import math
 from collections.abc import Iterable
 
+SIMILAR = 0.65
+"""From this similarity on, two names are likely to be one with a typing error: "nothing" is not "string"."""
+
 
 def percent(share: float) -> str:
     """Format a share as a percentage.
@@ -31,8 +34,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Name the closest of the known names, or list them all.
 
     >>> suggest("epoch", ["epochs", "lr"]), suggest("x", ["b", "a"])
-    ('Did you mean epochs?', 'There are a, b.')
+    ('Did you mean epochs?', 'Known names: a, b.')
     """
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    return f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(sorted(known))}."
+    close = difflib.get_close_matches(name, known, n=2, cutoff=SIMILAR)
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+    return f"Known names: {', '.join(sorted(known))}." if known else "It has none."

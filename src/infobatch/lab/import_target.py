@@ -34,3 +34,12 @@ def module_of(target: str) -> ModuleType:
     like = f"{suggest(name, modules)} " if modules else ""
     remedy = f"{like}Run the command in its folder (this is {here}) or install it, and leave out .py."
     raise InputError(message(f"a module to import before the colon of {target!r}", repr(name), remedy))
+
+
+def callables_of(module: ModuleType) -> list[str]:
+    """List the functions and classes that a module itself defines, without what it imports."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]

@@ -1,4 +1,4 @@
-"""The lab's tasks by name, and a user's own_images.
+"""The lab's tasks by name, and a user's own images.
 
 >>> task = make_task("digits", "")
 >>> len(task.train), len(task.test), task.defaults["model"]
@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import InputError, installing, message
 from ..format import suggest
-from ..import_target import module_of
+from ..import_target import callables_of, module_of
 from .readers import cifar, class_folders, class_names, digits, idx, npy, own_images, parquet, tiny_imagenet
 from .readers.common import Samples
 from .readers.decode import Shape
@@ -181,8 +181,8 @@ def _user_task(text: str, data: str) -> Task:
     module = module_of(text)
     function = getattr(module, name, None)
     if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise InputError(message(f"a function of {module_name} that returns a task", repr(name), suggest(name, known)))
+        remedy = suggest(name, callables_of(module))
+        raise InputError(message(f"a function of {module_name} that returns a task", repr(name), remedy))
     task = function(*_arguments(function, data, text))
     if not isinstance(task, Task):
         remedy = "Return infobatch.lab.tasks.task.Task(name, train, test, classes)."
