@@ -195,7 +195,10 @@ def test_an_undecided_comparison_says_how_many_seeds(say: Any) -> None:
     code, out, _ = say(*words, "--seeds", "2", "--no-equal-steps", "--margin", "0.001")
     assert code == 0
     (more,) = re.findall(r"about (\d+) more needed", out)
-    assert f"infobatch compare --resume runs/mine --seeds {2 + int(more)}   (random_star:ratio=0.8; " in out
+    asked = (
+        f"For a verdict on random_star:ratio=0.8, train about {more} more seeds (an estimate from 2; it may take more):"
+    )
+    assert f"{asked}\n    infobatch compare --resume runs/mine --seeds {2 + int(more)}\n" in out
 
 
 # ---- bad input -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..lab.format import format_number
 from ..lab.runs.fields import seconds
 from ..lab.runs.records import Fact, Run, label
 from ..lab.train.loop import Tick
@@ -38,9 +39,19 @@ def summarize_run(run: Run, name: str) -> str:
     if run.end is None:
         return f"{head} paused in epoch {len(run.epochs) + 1}"
     metric, end = run.end["metric"], run.end
-    shown = f"{run.start['metric']} {metric:.2f}" if metric is not None else "no finite metric"
-    saved = f"saved {100 * end['saved']:.1f} %"
-    return f"{head} {shown}, {saved}, {end['steps']} steps, {duration(seconds(run) or 0.0)}"
+    shown = with_unit(run.start["metric"], f"{metric:.2f}") if metric is not None else "no finite metric"
+    saved = f"{format_number('{:.1f}', 100 * end['saved'])} % of the samples saved"
+    return f"{head} {shown}, {saved}, {end['steps']:,} steps, {duration(seconds(run) or 0.0)}"
+
+
+def with_unit(metric: str, value: str) -> str:
+    """Put the unit of a metric after its value.
+
+    >>> with_unit("accuracy, %", "99.44"), with_unit("mean IoU", "0.71")
+    ('accuracy 99.44 %', 'mean IoU 0.71')
+    """
+    name, _, unit = metric.partition(", ")
+    return f"{name} {value} {unit}".rstrip()
 
 
 class Screen(Protocol):

@@ -90,7 +90,7 @@ def say(*lines: str) -> None:
 
 
 def print_answers(texts: Sequence[str]) -> None:
-    """Print the print_outcome in plain sentences, set off from the tables above."""
+    """Print the answers in plain sentences, set off from the tables above."""
     for text in texts:
         console().print()
         console().print(Text(f"Answer: {text}", style="bold"), soft_wrap=True)
@@ -199,6 +199,12 @@ def _cell(row: CellOutcome, wide: bool) -> tuple[str, ...]:
     )
 
 
+OUTCOMES = (
+    "wait: cannot be run yet; consistent: agrees, but that proves little; too few seeds: one seed decides nothing; "
+    "for comparison: our own control, or a number that depends on the machine."
+)
+
+
 def print_recipes(lines: Iterable[Listed]) -> None:
     columns = ("recipe", "title", "outcome here", "hardware", "quick version")
     rows = []
@@ -208,6 +214,7 @@ def print_recipes(lines: Iterable[Listed]) -> None:
         quick = one.quick.summary if one.quick.when else "not run"
         rows.append((one.recipe.name, one.recipe.title, one.outcome.summary + waits, place, quick))
     show(columns, rows)
+    say(OUTCOMES)
 
 
 def print_estimates(found: Sequence[Estimate], left_out: Mapping[str, str]) -> None:

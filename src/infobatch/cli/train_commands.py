@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ..errors import InfoBatchError, InputError, message
+from ..errors import InfoBatchError, InputError, message, plural
 from ..files import naming
 from ..lab.runs import many_runs, runner
 from ..lab.runs.interrupt import Stop, interruptible
@@ -226,9 +226,10 @@ def _finish_comparison(series: Series, folder: Path, done: list[Run], json: bool
     asked = {label(one) for one in series.settings()}
     rows = found.rows if best is None else [one.row for one in best.rows]
     open_rows = [(row.verdict.more, row.label) for row in rows if row.label in asked and row.verdict.more]
-    guess = f"estimated from {len(series.seeds)} seeds; it may take more"
+    guess = f"an estimate from {len(series.seeds)}; it may take more"
     for more, name in (min(open_rows), max(open_rows))[: len(open_rows)] if open_rows else ():
-        tables.say(f"To decide:  {again} --seeds {len(series.seeds) + more}   ({name}; {guess})")
+        tables.say(f"For a verdict on {name}, train about {plural(more, 'more seed')} ({guess}):")
+        tables.say(f"    {again} --seeds {len(series.seeds) + more}")
     tables.say(f"Records:    {folder}", f"Report:     {folder / REPORT}")
     tables.print_answers(answers_of(found, best))
     return Answer()
