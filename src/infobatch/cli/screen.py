@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..lab.compare.naming import name_shorter_run
 from ..lab.format import format_number
 from ..lab.runs.fields import seconds
 from ..lab.runs.records import Fact, Run, label
@@ -133,7 +134,7 @@ class Count:
 
     def name(self, settings: Settings) -> str:
         at = f" at {settings.lr:g}" if self.rates else ""
-        return f"{label(settings)}{at}, seed {settings.seed}"
+        return f"{name_shorter_run(label(settings))}{at}, seed {settings.seed}"
 
     def begin(self, settings: Settings, epochs: int) -> None:
         planned = settings.epochs if settings.steps else epochs  # a shorter run was planned with all epochs

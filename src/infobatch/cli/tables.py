@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..lab.compare.naming import SHORTER_RUN, name_rows
 from ..lab.compare.verdicts import NOT_JUDGED
 from ..lab.format import format_number, percent
 
@@ -96,17 +97,19 @@ def print_answers(texts: Sequence[str]) -> None:
         console().print(Text(f"Answer: {text}", style="bold"), soft_wrap=True)
 
 
-EQUAL, VERDICT = "at equal steps", "verdict"
+SHORTER, VERDICT = f"to {SHORTER_RUN}", "verdict"
 
 
 def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
-    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", EQUAL, VERDICT)
+    found, best = name_rows(found, best)
+    columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", SHORTER, VERDICT)
     _judged(columns, [_compared(row) for row in found.rows])
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"difference: compared with {other} at the same seeds, in points [{level} interval].")
     if found.rates or any(row.same_steps is not None for row in found.rows):
-        say(f"{EQUAL}: compared with full data for as many steps, {found.rates or 'at the same learning rate'}.")
+        rates = found.rates or "at the same learning rate"
+        say(f"{SHORTER_RUN}: full data for as many steps as the method took, {rates}.")
     judged = sum(
         row.difference is not None and row.difference.low is not None and row.verdict.kind not in NOT_JUDGED
         for row in found.rows
@@ -128,10 +131,10 @@ def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if roomy():
         show(columns, rows, right=columns[1:-2])
         return
-    gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", EQUAL))
+    gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", SHORTER))
     for row in rows:
         words = dict(zip(columns, row, strict=True))
-        apart = f"; {EQUAL} {words[EQUAL]}" if EQUAL in gone and words[EQUAL] else ""
+        apart = f"; {SHORTER} {words[SHORTER]}" if SHORTER in gone and words[SHORTER] else ""
         say(f"{words['method']}: {words[VERDICT]}{apart}")
 
 

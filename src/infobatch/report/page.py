@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..errors import plural
-from ..lab.compare.answer import answers_of
+from ..lab.compare.answer import answers_of, measures_time
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
 from ..lab.runs.fields import device_of, metric_of, number, seconds, table
@@ -179,7 +179,7 @@ def _lines(study: Study) -> list[Line]:
     styles = label_styles(study)
     lines = []
     for row in study.comparison.rows:
-        time = None if row.difference is None else study.time_saved(row.label)
+        time = study.time_saved(row.label) if row.difference is not None and measures_time(row) else None
         line = _line(row, time="" if time is None else f"{signed(-time, 1)} %")
         lines.append(replace(line, mark=swatch(styles[row.label])))
     return lines

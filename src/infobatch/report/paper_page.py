@@ -11,6 +11,7 @@ from typing import Any, get_args
 from urllib.parse import quote
 
 from ..lab.compare.comparison import Row
+from ..lab.compare.naming import describe
 from ..lab.compare.verdicts import Difference
 from ..lab.format import percent
 from ..lab.papers.extensions import RULE, Extension, find_extensions
@@ -108,7 +109,7 @@ def page(outcomes: Sequence[Outcome], known: Evidence, target: Path) -> str:
         counts=[(status, statuses[status]) for status in STATUSES],
         unreadable=known.unreadable,
         beyond=[_study(one, target) for one in find_extensions(known.runs, [outcome.recipe for outcome in outcomes])],
-        rule=RULE,
+        rule=describe(RULE),
         figures=figures,
         parts=parts,
     )
@@ -212,7 +213,7 @@ def _study(study: Extension, target: Path) -> dict[str, Any]:
         "settings": _settings(study),
         "metric": study.comparison.metric,
         "interval": percent(study.comparison.interval_level),
-        "rule": study.rule,
+        "rule": describe(study.rule),
         "notes": study.comparison.notes,
         "looked": study.comparison.looked,
         "records": [_record(path, target) for path in study.records],
@@ -235,7 +236,7 @@ def _settings(study: Extension) -> str:
 
 def _compared(row: Row, study: Extension) -> dict[str, Any]:
     return {
-        "label": row.label,
+        "label": describe(row.label),
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],
         "n": row.n,
         "mean": mean_and_std(row.mean, row.std),

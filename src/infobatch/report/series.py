@@ -12,6 +12,7 @@ from typing import Any
 
 from ..lab.compare.comparison import Comparison, compare, partner_of
 from ..lab.compare.grouping import group, is_shorter_run
+from ..lab.compare.naming import name_among, name_rows
 from ..lab.compare.tuning import AtBest, at_best
 from ..lab.runs import fields
 from ..lab.runs.fields import mean, number, table
@@ -23,7 +24,7 @@ MOST_POINTS, ALL_POINTS = 240, 1600
 
 @dataclass(frozen=True)
 class Study:
-    """The runs of a page by label, and their comparison."""
+    """The runs of a page and their comparison, by the names that people read."""
 
     sets: dict[str, list[Run]]
     comparison: Comparison
@@ -43,7 +44,10 @@ class Study:
     ) -> Study:
         runs = [with_epochs(legible(run)) for run in runs]
         found = compare(runs, margin=margin, level=level, looks=looks, against=against)
-        return cls(group(runs), found, partner_of(runs), at_best(runs, found))
+        best, name = at_best(runs, found), name_among(row.label for row in found.rows)
+        sets = {name(label): members for label, members in group(runs).items()}
+        shown, shown_best = name_rows(found, best)
+        return cls(sets, shown, partner_of(runs), shown_best)
 
     @property
     def runs(self) -> list[Run]:

@@ -2,9 +2,10 @@
 
 >>> from .verdicts import Difference, judge
 >>> found = Difference(seeds=(0, 1, 2), mean=-0.1, std=0.46, low=-1.2, high=1.1)
->>> print(answer_of(Facts("infobatch", found, judge(found, 0.3, 0.95), saved=0.35, time_saved=0.27)))
-InfoBatch used 35 % fewer samples and 27 % less time than full data; accuracy changed by -0.1 points \
-(95 %: -1.2 to +1.1); with 3 seeds a loss of up to 1.2 points cannot be excluded.
+>>> ahead = Difference(seeds=(0, 1, 2), mean=0.2, std=0.4, low=-0.8, high=1.2)
+>>> print(answer_of(Facts("infobatch", found, judge(found, 0.3, 0.95), saved=0.35, shorter_run=ahead)))
+InfoBatch used 35 % fewer samples than full data and was 0.10 points less accurate (95 %: -1.20 to +1.10); \
+a shorter run that cost as much was 0.30 points less accurate, and 3 seeds cannot tell these apart.
 
 Tables, intervals and verdicts are the evidence; the sentence says what they amount to, and no more.
 """
@@ -16,11 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..format import format_number, percent
+from .naming import SHORTER_RUN, capitalize, name_rows
 from .verdicts import FEWEST, NOT_JUDGED, Difference, Verdict
 
 if TYPE_CHECKING:
     from .comparison import Comparison, Row
     from .tuning import AtBest
+
+SHORTEST_TIMED = 10.0
+"""In seconds: of a run shorter than this, the time is mostly that of starting, so nothing is said about it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Facts:
     """Everything the sentence about one method is made of."""
 
     method: str
-    """The label of its row."""
+    """The name of its row."""
     difference: Difference | None
     """To the baseline, over the seeds both have; None if there is none."""
     verdict: Verdict
@@ -53,19 +58,25 @@ def answer_of(facts: Facts) -> str:
         facts: The numbers of the method's row.
 
     Returns:
-        One sentence; a second one compares the method with a shorter run, if there is one.
+        One sentence. If there is a shorter run, it says how that one did.
     """
-    name = _capitalize(facts.method)
+    name = capitalize(facts.method)
     start = name if facts.rate is None else f"At its best learning rate ({facts.rate:g}), {name}"
     cost = f"{start} {_describe_cost(facts)}"
     if facts.difference is None or facts.verdict.kind in ("failed", "alone"):
         return f"{cost}; what that does to the {_metric(facts)} is unknown ({_reason(facts.verdict)})."
-    sentence = f"{cost}; {_describe_change(facts, facts.difference)}; {_describe_certainty(facts, facts.difference)}."
-    return f"{sentence} {_describe_shorter_run(facts, facts.shorter_run)}" if facts.shorter_run else sentence
+    link = ", and" if " and " in cost else " and"
+    change = f"{cost}{link} {_describe_change(facts, facts.difference)}{_interval(facts, facts.difference)}"
+    shorter = None if facts.baseline.startswith(SHORTER_RUN) else facts.shorter_run
+    if shorter is None:
+        return f"{change}; {_describe_certainty(facts, facts.difference)}."
+    decided = facts.verdict.kind in ("better", "worse", "lossless")
+    certain = f"; {_describe_certainty(facts, facts.difference)}" if decided else ""
+    return f"{change}{certain}; {_describe_shorter_run(facts, facts.difference, shorter)}."
 
 
 def answers_of(found: Comparison, best: AtBest | None = None) -> tuple[str, ...]:
-    """Answer for every method of a comparison; controls and the baseline get no sentence.
+    """Answer for every method of a comparison; shorter runs and the baseline get no sentence.
 
     Args:
         found: The comparison.
@@ -78,14 +89,15 @@ def answers_of(found: Comparison, best: AtBest | None = None) -> tuple[str, ...]
 
 
 def facts_of(found: Comparison, best: AtBest | None = None) -> tuple[Facts, ...]:
-    """Collect the facts about every method of a comparison that is not a control."""
+    """Collect the facts about every method of a comparison that others are not merely compared with."""
+    found, best = name_rows(found, best)
     return tuple(
         Facts(
             method=row.label,
             difference=row.difference,
             verdict=row.verdict,
             saved=row.saved,
-            time_saved=row.time_saved,
+            time_saved=row.time_saved if measures_time(row) else None,
             shorter_run=row.same_steps,
             metric=found.metric,
             baseline=found.against or "full data",
@@ -97,6 +109,11 @@ def facts_of(found: Comparison, best: AtBest | None = None) -> tuple[Facts, ...]
     )
 
 
+def measures_time(row: Row) -> bool:
+    """True if the runs of a row are long enough to say how much time was saved."""
+    return row.seconds is not None and row.seconds >= SHORTEST_TIMED
+
+
 def _judged_rows(found: Comparison, best: AtBest | None) -> Iterator[tuple[float | None, Row]]:
     if best is not None and not best.full_alone and not found.against:
         rows: list[tuple[float | None, Row]] = [(one.rate, one.row) for one in best.rows]
@@ -106,13 +123,6 @@ def _judged_rows(found: Comparison, best: AtBest | None) -> Iterator[tuple[float
 
 
 # ---- the parts of the sentence -------------------------------------------------------------------------------
-
-
-def _capitalize(label: str) -> str:
-    """Write the method of the paper as the paper does; other labels stay as they are in the table."""
-    name = "infobatch"
-    is_ours = label.startswith(name) and not label[len(name) : len(name) + 1].isalnum()
-    return f"InfoBatch{label[len(name) :]}" if is_ours else label
 
 
 def _metric(facts: Facts) -> str:
@@ -143,35 +153,61 @@ def _compare_amount(saved: float, less: str, equal: str, what: str) -> tuple[str
 
 
 def _describe_change(facts: Facts, found: Difference) -> str:
-    other = "" if facts.baseline == "full data" else f" compared with {facts.baseline}"
-    return f"{_metric(facts)} changed by {_points(found, found.mean, sign='+')} points{other}{_interval(facts, found)}"
+    """For example "was 0.10 points less accurate"; the cost before it names what it is compared with."""
+    than, equal_to = ("", "") if facts.baseline == "full data" else (f" than {facts.baseline}", f" as {facts.baseline}")
+    return _was(facts, found.mean, than, equal_to, whose="its")
+
+
+def _was(facts: Facts, mean: float, than: str = "", equal_to: str = "", whose: str = "") -> str:
+    points = format_number("{:.2f}", abs(mean))
+    is_equal = float(points) == 0
+    if _metric(facts) == "accuracy":
+        return f"was as accurate{equal_to}" if is_equal else f"was {points} points {_more(mean)} accurate{than}"
+    subject = f"{whose} {_metric(facts)} was" if whose else "was"
+    return f"{subject} as high{equal_to}" if is_equal else f"{subject} {points} points {_higher(mean)}{than}"
+
+
+def _more(value: float) -> str:
+    return "more" if value > 0 else "less"
+
+
+def _higher(value: float) -> str:
+    return "higher" if value > 0 else "lower"
 
 
 def _describe_certainty(facts: Facts, found: Difference) -> str:
-    if found.low is None or found.high is None:
-        return f"{_count_seeds(found)} no interval can be given, so this may be chance"
-    kind = facts.verdict.kind
+    seeds, kind = _count_seeds(found), facts.verdict.kind
     if kind == "better":
         return "chance alone does not explain the gain"
     if kind == "worse":
-        return f"chance alone does not explain the loss, which is at least {_points(found, -found.high)} points"
+        return "chance alone does not explain the loss"
     if kind == "lossless":
         return f"a loss of more than {facts.margin:g} points can be excluded"
-    if found.low < 0:
-        return f"{_count_seeds(found)} a loss of up to {_points(found, -found.low)} points cannot be excluded"
-    return f"{_count_seeds(found)} no verdict is given, since {FEWEST} are the fewest that allow one"
-
-
-def _describe_shorter_run(facts: Facts, found: Difference) -> str:
-    """The question that decides whether pruning was worth it: was it better than simply training less?"""
-    start = "Compared with a shorter run of equal cost (full data, as many steps),"
-    change = f"{start} its {_metric(facts)} was {_points(found, abs(found.mean))} points"
-    change += f" {'lower' if found.mean < 0 else 'higher'}{_interval(facts, found)}"
     if found.low is None or found.high is None:
-        return f"{change}; {_count_seeds(found)} this may be chance."
-    if found.n >= FEWEST and (found.low > 0 or found.high < 0):
-        return f"{change}, which chance alone does not explain."
-    return f"{change}, which may be chance."
+        return f"{seeds} cannot tell whether that is chance"
+    if found.n < FEWEST or found.low >= 0:
+        return f"{seeds} are too few for a verdict"
+    return f"{seeds} cannot exclude a loss of up to {format_number('{:.2f}', -found.low)} points"
+
+
+def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) -> str:
+    """Say whether the method did better than simply training less, which decides whether it was worth it.
+
+    Args:
+        facts: The facts of the method.
+        found: The method minus the baseline.
+        ahead: The method minus the shorter run.
+    """
+    start = f"a {SHORTER_RUN} that cost as much"
+    if found.seeds == ahead.seeds:  # compared with the baseline, as the method is and as its own row says
+        subject = start if _metric(facts) == "accuracy" else f"that of {start}"
+        change = f"{subject} {_was(facts, round(found.mean - ahead.mean, 9))}"
+    else:
+        change = f"it {_was(facts, ahead.mean, f' than {start}', f' as {start}')}"
+    is_decided = ahead.n >= FEWEST and ahead.low is not None and ahead.high is not None
+    if is_decided and (ahead.low or 0.0) * (ahead.high or 0.0) > 0:
+        return f"{change}, and chance alone does not explain the difference between the two"
+    return f"{change}, and {_count_seeds(ahead)} cannot tell these apart"
 
 
 def _reason(verdict: Verdict) -> str:
@@ -179,17 +215,11 @@ def _reason(verdict: Verdict) -> str:
 
 
 def _count_seeds(found: Difference) -> str:
-    return f"with {found.n} seeds" if found.n > 1 else "with one seed"
+    return {1: "one seed", 2: "two seeds"}.get(found.n, f"{found.n} seeds")
 
 
 def _interval(facts: Facts, found: Difference) -> str:
     if found.low is None or found.high is None:
         return ""
-    low, high = (_points(found, end, sign="+") for end in (found.low, found.high))
+    low, high = (format_number("{:+.2f}", end) for end in (found.low, found.high))
     return f" ({percent(facts.interval_level)}: {low} to {high})"
-
-
-def _points(found: Difference, value: float, sign: str = "") -> str:
-    """One decimal, or two if the numbers of this difference are all below 1."""
-    largest = max(abs(number) for number in (found.mean, found.low, found.high) if number is not None)
-    return format_number(f"{{:{sign}.{1 if largest >= 1 else 2}f}}", value)

@@ -35,12 +35,13 @@ from .grouping import (
     step_gap,
     usable,
 )
+from .naming import name_among
 from .verdicts import Difference, Verdict, judge, level_at, of_differences
 
 SAME_STEPS = 0.02
 """How close a shorter run's number of steps must be to what the method takes on average, as a share."""
 BASELINE = Verdict("baseline", "the baseline")
-CONTROL = Verdict("control", "a control")
+CONTROL = Verdict("control", "for comparison")
 
 Partner = Callable[[Run], Run | None]
 """A function that finds the run to compare a run with."""
@@ -131,7 +132,7 @@ def compare(
         margin: How many points a method may lose and still count as lossless.
         level: The confidence level, as a share.
         looks: The numbers of seeds at which verdicts were shown before; None if this is the only look.
-        against: The label of a row to compare all others with, instead of full data.
+        against: The label or the shown name of a row to compare all others with, instead of full data.
 
     Returns:
         The rows. The baseline and, unless ``against`` is given, the controls (shorter runs, and random if another
@@ -143,13 +144,15 @@ def compare(
     runs = sorted(runs, key=start_order)
     _check_rules(runs, margin, level)
     groups = group(runs)
+    shown = name_among(groups)
+    against = next((name for name in groups if against in (name, shown(name))), against)
     if against and against not in groups:
-        remedy = suggest(repr(against), map(repr, groups))
+        remedy = suggest(repr(against), (repr(shown(name)) for name in groups))
         raise InputError(message("the label of a row to compare all others with", repr(against), remedy))
-    notes = caveats.note_nets(runs) + caveats.note_settings(runs, against)
+    notes = caveats.note_nets(runs) + caveats.note_settings(runs, shown(against))
     good: dict[str, list[Run]] = {}
     for name, members in groups.items():
-        good[name], said = usable(name, members)
+        good[name], said = usable(shown(name), members)
         notes += said
     seeds = {run.settings.seed for members in good.values() for run in members}
     all_looks = None if looks is None else tuple(sorted({*looks, len(seeds)} - {0, 1}))  # one seed shows no verdict
@@ -166,10 +169,10 @@ def compare(
         if other == name:
             verdict, difference = BASELINE, None
         else:
-            verdict = verdict_of(members, groups.get(other, []), difference, margin, level, look, against)
+            verdict = verdict_of(members, groups.get(other, []), difference, margin, level, look, shown(against))
             if name in controls:
                 verdict = CONTROL
-            notes += caveats.note_unpaired_seeds(name, good[name], partners, against or FULL)
+            notes += caveats.note_unpaired_seeds(shown(name), good[name], partners, shown(against) or FULL)
         same = None if is_shorter_run(members[0]) else _to_shorter_run(good[name], shorter, interval_level)
         row = row_of(name, good[name], by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))

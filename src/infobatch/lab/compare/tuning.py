@@ -46,7 +46,7 @@ class Best:
 
     rate: float
     row: Row
-    """Compared with full data at its best rate, and at equal steps with a shorter run at its best rate."""
+    """Compared with full data at its best rate, and with a shorter run at its best rate."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class AtBest:
             ends = ", ".join(f"{one.row.label} ({one.rate:g}, {which[one.rate]})" for one in self.at_an_end)
             texts.append(f"Best at an end of the range tried, so a rate beyond it may be better: {ends}.")
         if any(one.row.same_steps is not None for one in self.rows):
-            texts.append("At equal steps: compared with full data for as many steps, at the best rate for that.")
+            texts.append("A shorter run is taken at the learning rate that is best for it.")
         if self.left_out and self.full_alone:
             texts.append("No method was tried at every rate.")
         elif self.left_out:

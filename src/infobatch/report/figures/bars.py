@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from textwrap import wrap
 
+from ...lab.compare.answer import SHORTEST_TIMED, measures_time
 from ...lab.format import percent
 from ...lab.runs.fields import mean, table
 from .. import series
@@ -138,6 +139,7 @@ def savings(study: Study) -> Figure | None:
             rows.append((row.label, (100 * row.saved, study.time_saved(row.label), choosing)))
     if not rows:
         return None
+    timed = all(map(measures_time, study.comparison.rows))
     known = [value for _, values in rows for value in values if value is not None]
     plot = Rows(len(rows), each=58)
     plot.scale(min(0.0, 1.05 * min(known)), max(1.0, 1.05 * max(known)), "%")
@@ -154,7 +156,8 @@ def savings(study: Study) -> Figure | None:
         "Savings and their cost",
         plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} labels, in percent"),
         "Compared with full data over the same seeds. Less time than samples is saved if other work takes time: tests, "
-        "and choosing samples, by planning or by training a proxy once (compare the paper's Fig. 4b and c).",
+        "and choosing samples, by planning or by training a proxy once (compare the paper's Fig. 4b and c)."
+        + ("" if timed else f" Runs of less than {SHORTEST_TIMED:g} seconds do not measure time."),
         tuple(Key(patch(colour), name) for name, colour in kinds),
         csv_link(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
     )

@@ -8,6 +8,7 @@ from itertools import groupby
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ...lab.compare.grouping import FULL, usable
+from ...lab.compare.naming import SHORTER_RUN
 from ...lab.compare.tuning import Point
 from ..series import Study, same_seeds, seeds_in_words
 from .figure import (
@@ -87,7 +88,7 @@ def _counted(line: Sequence[Point]) -> str:
 
 
 def _last_controls(name: str) -> int:
-    return 0 if name == FULL else 2 if name.startswith((f"{FULL},", f"{FULL}+lr,")) else 1
+    return 0 if name == FULL else 2 if name.startswith(SHORTER_RUN) else 1
 
 
 def _look(name: str, place: int) -> Style:
