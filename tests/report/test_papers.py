@@ -20,6 +20,7 @@ from infobatch import report
 from infobatch.cli import main
 from infobatch.errors import InputError
 from infobatch.lab.compare.comparison import compare
+from infobatch.lab.compare.naming import describe
 from infobatch.lab.papers.gathered import Evidence, Measurement, evidence
 from infobatch.lab.papers.judge import Outcome, listing, outcome
 from infobatch.lab.papers.recipe import Recipe, load
@@ -198,14 +199,14 @@ def test_beyond_the_papers_is_a_comparison(known: Evidence, page: str) -> None:
     own = [run for run in known.runs if run.settings.task == "cifar100" and run.settings.lr == 0.05]
     runs = [run for run in own if run.settings.model == "resnet18"]
     full, rule = compare(runs), {row.label: row.difference for row in compare(runs, against=RULE).rows}
-    assert set(shown) == {"full", "infobatch+lr whole_last", RULE}
+    assert set(shown) == {"full data", "InfoBatch, learning rate grows (older last batch)", describe(RULE)}
     for row in full.rows:
-        words = shown[row.label]
+        words = shown[describe(row.label)]
         assert words["says"] == row.verdict.text
         assert words["n"] == "3"
         assert row.mean is not None
         assert words["accuracy, %"].startswith(f"{row.mean:.2f} ± ")
-        for key, one in (("difference", row.difference), (f"to {RULE}", rule[row.label])):
+        for key, one in (("difference", row.difference), (f"to {describe(RULE)}", rule[row.label])):
             wanted = NONE if one is None else minus(f"{one.mean:+.2f} {one.low:+.2f} to {one.high:+.2f}")
             assert words[key] == wanted
     assert "onecycle to 0.05" in Reader(section(page, "beyond")).text

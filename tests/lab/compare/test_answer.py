@@ -28,7 +28,7 @@ def numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"[-+]?\d+(?:\.\d+)?", text)]
 
 
-def made(method: str, values: list[float], seconds: float = 10.0, saved: float = 0.0, **changes: Any) -> list[Run]:
+def made(method: str, values: list[float], seconds: float = 100.0, saved: float = 0.0, **changes: Any) -> list[Run]:
     runs = []
     metric, took = changes.pop("metric", "accuracy, %"), changes.pop("took", 100)
     for seed, value in enumerate(values):
@@ -42,37 +42,37 @@ FULL = [90.0, 95.0, 92.0]
 
 
 def test_unclear_names_the_loss_that_cannot_be_excluded() -> None:
-    (text,) = answers_of(compare(made("full", FULL) + made("infobatch", [90.5, 94.2, 92.0], seconds=7.3, saved=0.35)))
+    (text,) = answers_of(compare(made("full", FULL) + made("infobatch", [90.5, 94.2, 92.0], seconds=73.0, saved=0.35)))
     found = difference([0.5, -0.8, 0.0])
     assert found.low is not None
     assert found.high is not None
-    low, high = round(found.low, 1), round(found.high, 1)
-    assert numbers(text) == [35, 27, -0.1, 95, low, high, 3, -low]
-    assert "cannot be excluded" in text
-    assert text.count(".") - text.count(" 0.") >= 1
-    assert text.startswith("InfoBatch used 35 % fewer samples and 27 % less time than full data")
+    low, high = round(found.low, 2), round(found.high, 2)
+    assert numbers(text) == [35, 27, 0.1, 95, low, high, 3, -low]
+    assert "3 seeds cannot exclude" in text
+    start = "InfoBatch used 35 % fewer samples and 27 % less time than full data, and was 0.10 points less accurate ("
+    assert text.startswith(start)
 
 
 @pytest.mark.parametrize(
     ("values", "word", "last"),
     [
         ([2.0, 2.2, 1.8, 2.1], "gain", None),
-        ([-2.0, -2.2, -1.8, -2.1], "at least", 1.8),
+        ([-2.0, -2.2, -1.8, -2.1], "the loss", None),
         ([0.02, -0.02, 0.05, -0.05], "can be excluded", 0.3),
-        ([0.5, 0.51], "no verdict", 3),  # two seeds never decide
+        ([0.5, 0.51], "two seeds are too few", None),  # two seeds never decide
     ],
 )
 def test_claims_are_those_of_the_verdict(values: list[float], word: str, last: float | None) -> None:
     text = answer_of(facts(values, saved=0.3, time_saved=0.2))
     assert word in text
     assert last is None or numbers(text)[-1] == pytest.approx(last, abs=0.06)
-    assert "cannot be excluded" not in text
+    assert "cannot exclude" not in text
 
 
 @pytest.mark.parametrize("values", [[-0.4], [0.0, 0.0]])
 def test_without_an_interval_the_sentence_says_so(values: list[float]) -> None:
     text = answer_of(facts(values, saved=0.3))
-    assert "no interval" in text
+    assert "cannot tell whether that is chance" in text
     assert "95 %" not in text
     assert ("one seed" in text) is (len(values) == 1)
 
@@ -90,17 +90,18 @@ def test_without_an_interval_the_sentence_says_so(values: list[float]) -> None:
     ],
 )
 def test_what_was_saved(saved: float | None, time_saved: float | None, expected: str) -> None:
-    assert f"used {expected};" in answer_of(facts([0.1, 0.2, 0.0], saved=saved, time_saved=time_saved))
+    text = answer_of(facts([0.1, 0.2, 0.0], saved=saved, time_saved=time_saved))
+    assert f"used {expected}{', and' if ' and ' in expected else ' and'} was 0.10 points more accurate" in text
 
 
 def test_unknown_costs_are_not_claimed() -> None:
-    assert "%" not in answer_of(facts([0.1, 0.2, 0.0])).partition(";")[0]
+    assert "%" not in answer_of(facts([0.1, 0.2, 0.0])).partition(" (95 %")[0]
 
 
 def test_another_metric_has_its_own_name() -> None:
     runs = made("full", FULL, metric="mean IoU") + made("infobatch", FULL, metric="mean IoU", saved=0.3)
     (text,) = answers_of(compare(runs))
-    assert "mean IoU changed by 0.00 points" in text
+    assert "and its mean IoU was as high; 3 seeds" in text
     assert "accuracy" not in text
 
 
@@ -111,25 +112,26 @@ def test_one_answer_per_method_and_none_for_controls() -> None:
     ours, theirs = answers_of(compare(runs))
     assert "shorter run" not in theirs
     short = ours.partition("shorter run")[2]
-    assert numbers(short)[0] == pytest.approx(1.8)
-    assert "higher" in short
+    assert numbers(short)[0] == pytest.approx(1.83)
+    assert "less accurate" in short
     assert "does not explain" in short
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([-1.0, -1.2, -0.8], ("lower", "does not explain")),
-        ([-1.0, 1.2, -0.8], ("lower", "may be chance")),
-        ([0.5], ("higher", "may be chance")),
-        ([0.5, 0.51], ("higher", "may be chance")),  # two seeds never decide
+        ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "does not explain")),
+        ([-1.0, 1.2, -0.8], ("was 0.30 points more accurate", "3 seeds cannot tell these apart")),
+        ([0.1, 0.3, -0.1], ("was as accurate", "3 seeds cannot tell these apart")),
+        ([0.5], ("it was 0.50 points more accurate than", "one seed cannot tell these apart")),
+        ([0.5, 0.51], ("it was 0.51 points more accurate than", "two seeds cannot tell these apart")),  # never decide
     ],
 )
 def test_compared_with_a_shorter_run(values: list[float], words: tuple[str, str]) -> None:
     text = answer_of(facts([0.1, 0.2, 0.0], shorter_run=difference(values)))
-    short = text.partition("shorter run")[2]
-    assert all(word in short for word in words)
-    assert ("95 %" in short) is (len(values) > 1)
+    assert all(word in text for word in words)
+    assert text.count("shorter run") == 1
+    assert text.count(". ") == 0  # one sentence
 
 
 def test_no_answer_where_there_is_none() -> None:
@@ -146,7 +148,7 @@ def test_against_another_row() -> None:
     answers = {one.method: answer_of(one) for one in facts_of(compare(runs, against="infobatch"))}
     assert set(answers) == {"full", "tiers"}
     assert "30 % fewer samples" in answers["tiers"]
-    assert "compared with infobatch" in answers["tiers"]
+    assert "more accurate than infobatch" in answers["tiers"]
 
 
 def test_with_several_rates_the_answer_is_about_the_best_ones() -> None:
@@ -159,10 +161,35 @@ def test_with_several_rates_the_answer_is_about_the_best_ones() -> None:
     found = compare(runs)
     (text,) = answers_of(found, at_best(runs, found))
     assert "(0.1)" in text
-    assert "changed by +0.03 points" in text
+    assert "was 0.03 points more accurate" in text
     assert len(answers_of(found)) == 2
 
 
 def test_wider_intervals_after_more_looks_are_named() -> None:
     runs = made("full", FULL) + made("infobatch", [90.5, 94.2, 92.0])
     assert "(98.33 %: " in answers_of(compare(runs, looks=(2,)))[0]
+
+
+def test_short_runs_do_not_measure_time() -> None:
+    runs = made("full", FULL, seconds=2.0) + made("infobatch", FULL, seconds=1.0, saved=0.3)
+    (text,) = answers_of(compare(runs))
+    assert text.startswith("InfoBatch used 30 % fewer samples than full data and was as accurate")
+    assert "time" not in text
+
+
+def test_the_answer_has_the_digits_of_the_table() -> None:
+    runs = made("full", FULL) + made("infobatch", [90.1, 94.8, 92.0], took=70)
+    found = compare(runs + made("full", [88.0, 93.5, 90.5], steps=70))
+    differences = {row.label: row.difference for row in found.rows}
+    (text,) = answers_of(found)
+    for label in ("infobatch", "full, steps of infobatch"):
+        difference = differences[label]
+        assert difference is not None
+        assert f" {abs(difference.mean):.2f} points less accurate" in text
+
+
+def test_against_a_shorter_run_it_is_named_once() -> None:
+    runs = made("full", FULL) + made("infobatch", FULL, took=70) + made("full", [88.0, 93.0, 90.5], steps=70)
+    (text,) = (answer_of(one) for one in facts_of(compare(runs, against="shorter run")) if one.method == "infobatch")
+    assert "more accurate than shorter run (" in text
+    assert text.count("shorter run") == 1
