@@ -22,6 +22,7 @@ from infobatch.cli import main
 from infobatch.cli.app import COMMANDS, app
 from infobatch.cli.tables import print_comparison
 from infobatch.lab.compare.comparison import compare
+from infobatch.lab.compare.naming import name_among
 from infobatch.lab.papers.recipe import load
 from infobatch.lab.runs.records import Run, read, read_many
 from infobatch.lab.train.settings import Settings
@@ -201,7 +202,8 @@ def test_report_of_recorded_runs(say: Any, place: Path, request: pytest.FixtureR
 def test_narrow_tables_cut_nothing(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("compare", "--task", "toy:make", "--methods", "infobatch:ratio=0.5,delta=0.8", "--seeds", "2")
     wide = json.loads(say(*words, "--name", "mine", "--json")[1])["comparison"]["rows"]
-    told = {row["label"]: row["verdict"]["text"] for row in wide}
+    name_of = name_among(row["label"] for row in wide)
+    told = {name_of(row["label"]): row["verdict"]["text"] for row in wide}
     for width in (60, 80, 120):
         monkeypatch.setattr("infobatch.cli.tables.PLAIN_WIDTH", width)
         code, out, _ = say("report", "runs/mine", "-o", "page.html")

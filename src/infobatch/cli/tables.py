@@ -134,7 +134,7 @@ def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     gone = show(columns[:-1], [row[:-1] for row in rows], right=columns[1:-1], spare=("seconds", "steps", SHORTER))
     for row in rows:
         words = dict(zip(columns, row, strict=True))
-        apart = f"; {SHORTER} {words[SHORTER]}" if SHORTER in gone and words[SHORTER] else ""
+        apart = f"; difference {SHORTER} {words[SHORTER]}" if SHORTER in gone and words[SHORTER] else ""
         say(f"{words['method']}: {words[VERDICT]}{apart}")
 
 

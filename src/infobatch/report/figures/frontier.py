@@ -88,7 +88,6 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
 def _best_in_words(study: Study, ahead: list[Point]) -> str:
     names = "; ".join(clip(one.label, 40) for one in ahead[:4])
     names += f"; and {len(ahead) - 4} more" if ahead[4:] else ""
-    both = f"both cost and {metric_name(study)}"
     if len(ahead) == 1:
-        return f"No other method beats {names} in {both}."
-    return f"The grey band joins the methods that no other beats in {both}: {names}."
+        return f"None costs less or reaches a higher mean than {names}."
+    return f"The grey band joins the methods that no other beats in both cost and {metric_name(study)}: {names}."
