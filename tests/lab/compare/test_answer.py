@@ -114,13 +114,13 @@ def test_one_answer_per_method_and_none_for_controls() -> None:
     short = ours.partition("shorter run")[2]
     assert numbers(short)[0] == pytest.approx(1.83)
     assert "less accurate" in short
-    assert "seeds tell these apart" in short
+    assert "seeds are enough to tell these apart" in short
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "and 3 seeds tell these apart")),
+        ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "and 3 seeds are enough to tell these apart")),
         ([-1.0, 1.2, -0.8], ("was 0.30 points more accurate", "3 seeds cannot tell these apart")),
         ([0.1, 0.3, -0.1], ("was as accurate", "3 seeds cannot tell these apart")),
         ([0.5], ("it was 0.50 points more accurate than", "one seed cannot tell these apart")),

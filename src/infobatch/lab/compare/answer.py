@@ -206,7 +206,7 @@ def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) ->
         change = f"it {_was(facts, ahead.mean, f' than {start}', f' as {start}')}"
     is_decided = ahead.n >= FEWEST and ahead.low is not None and ahead.high is not None
     if is_decided and (ahead.low or 0.0) * (ahead.high or 0.0) > 0:
-        return f"{change}, and {_count_seeds(ahead)} tell these apart"
+        return f"{change}, and {_count_seeds(ahead)} are enough to tell these apart"
     return f"{change}, and {_count_seeds(ahead)} cannot tell these apart"
 
 
