@@ -96,8 +96,8 @@ def test_a_wrong_count_of_losses(count: int) -> None:
 
 def test_losses_without_a_batch() -> None:
     train_data = InfoBatch(DATA, 3)
-    refused(MisalignedError, "without one", lambda: train_data.update(torch.ones(5)))
-    refused(MisalignedError, "a skip without one", lambda: train_data.skip())
+    refused(MisalignedError, "got losses", lambda: train_data.update(torch.ones(5)))
+    refused(MisalignedError, "got a skip", lambda: train_data.skip())
 
 
 @pytest.mark.parametrize(

@@ -342,5 +342,5 @@ def test_a_repr_names_the_epoch_that_comes() -> None:
     train_data = infobatch.InfoBatch(indices_as_data(8), 8)
     for (x,) in infobatch.DataLoader(train_data, batch_size=4):
         train_data.update(x)
-    assert "epoch 1 of 8" in repr(train_data)
+    assert "1 of 8 epochs done" in repr(train_data)
     assert train_data._epoch.epoch == 0, "and closes nothing"

@@ -219,8 +219,8 @@ def test_a_batch_can_be_weighed_again(feeder: str, compensate: Any) -> None:
             assert mean.item() == pytest.approx(float((x * train_data.batch_weights).mean()), rel=1e-5)
         with torch.inference_mode():
             assert len(train_data.history) == train_data.epoch
-        assert train_data._latest is not None
-        assert train_data._latest[0].untyped_storage().nbytes() == 4 * len(x), "not the weights of all"
+        assert train_data._epoch.latest is not None
+        assert train_data._epoch.latest[0].untyped_storage().nbytes() == 4 * len(x), "not the weights of all"
         held = x.clone().requires_grad_()
         (held * train_data.batch_weights).mean().backward()
         assert held.grad is not None

@@ -1,4 +1,4 @@
-"""Unbiased dynamic data pruning for PyTorch in three lines.
+"""Unbiased dynamic data pruning for PyTorch in a few lines.
 
 >>> import infobatch
 >>> infobatch.__version__

@@ -48,7 +48,7 @@ def check_dataset(dataset: Any) -> None:
 def check_options(compensate: str, shard_scores: bool) -> None:
     """Check the two options of ``Pruned`` that take one of two values."""
     if compensate not in ("none", "loss"):
-        remedy = 'Leave it out to keep steps as large as on full data; "loss" is the paper\'s.'
+        remedy = 'Leave it out to keep steps as large as on full data; "loss" is the published rule, where it grows.'
         raise InputError(message('compensate "none" or "loss"', repr(compensate), remedy))
     if not isinstance(shard_scores, bool):
         raise InputError(message("shard_scores as True or False", repr(shard_scores), "False keeps one table."))

@@ -99,8 +99,6 @@ class Pruned(Owner):
         """By optimizer: who is told when an epoch begins."""
         self._scores = scores
         self._epoch = RunningEpoch(scores)
-        self._latest: tuple[Tensor, float] | None = None
-        """The weights of the batch that was updated last, and the factor on its mean."""
         self._hidden: HiddenPass | None = None
         self._summaries: list[EpochSummary] = []
         self._sampler = PlanSampler(self._begin_pass, self._length, self._position)
@@ -142,7 +140,8 @@ class Pruned(Owner):
             MisalignedError: If the losses cannot be shown to belong to the waiting batch.
         """
         checks.check_loss(loss)
-        checks.check_grad_mode(loss)
+        if not torch.is_grad_enabled():
+            checks.check_grad_mode(loss)
         if score is not None:
             checks.check_score(score, loss)
         elif self.in_batch_loss and self._epoch.is_short(loss.shape[0]):
@@ -152,7 +151,8 @@ class Pruned(Owner):
         epoch = self._epoch
         if loss.device != epoch.device:
             self.to(loss.device)
-        scores = choose_scores(loss, score, by_batch=self.method.score == "batch")
+        by_batch = self.method.score == "batch"
+        scores = choose_scores(loss, score, by_batch=by_batch) if by_batch or score is not None else loss
         compiling = torch.compiler.is_compiling()
         given = {name: values for name, values in channels.items() if values is not None}
         if indices is None:
@@ -162,11 +162,13 @@ class Pruned(Owner):
             weights, factor = self._weights_of(indices, loss)
             self._scores.record(indices, scores)
             self._scores.record_channels(indices, given)
-        self._latest = None if compiling else (weights, factor)
         mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
+        epoch.latest = None if compiling else (weights, factor)
         if not compiling:
-            epoch.watch_backward(mean)
-            self._settle_together()
+            if not epoch.had_backward:
+                epoch.watch_backward(mean)
+            if not epoch.is_alone:
+                self._settle_together()
         return mean
 
     @property
@@ -179,10 +181,10 @@ class Pruned(Owner):
         ...     loss = train_data.update(x)  # backward, and the step to the worst point nearby
         ...     again = (x * train_data.batch_weights).mean()  # backward there, and the optimizer's step
         """
-        if self._latest is None:
+        if self._epoch.latest is None:
             remedy = "Ask after an update(), outside of torch.compile."
             raise MisalignedError(message("a batch that has had its update", "none", remedy))
-        weights, factor = self._latest
+        weights, factor = self._epoch.latest
         return weights * factor
 
     @property
@@ -366,7 +368,7 @@ class Pruned(Owner):
         states = self._scores.check_states(state, self.method.terms, self.compensate)
         first = states[0]
         self._epoch.restart(first["epoch"])
-        self.seed, self._latest = first["seed"], None
+        self.seed = first["seed"]
         self._summaries = [EpochSummary(**summary) for summary in first["summaries"]]
         if first["device"] == "cuda" and torch.cuda.is_available():
             self.to("cuda")  # the next plan is drawn where the uninterrupted run would draw it
@@ -466,9 +468,6 @@ class Pruned(Owner):
                 )
             )
         turn = epoch.close(self.method.memory)
-        if self._latest is not None:  # a view into the weights of the whole epoch
-            with torch.inference_mode(False):
-                self._latest = self._latest[0].clone(), self._latest[1]
         summary = turn.summary
         if not self._summaries or self._summaries[-1].epoch < summary.epoch:
             self._summaries.append(summary)
@@ -498,5 +497,5 @@ class Pruned(Owner):
         return epoch.note_named(indices, look=look)
 
     def __repr__(self) -> str:
-        epoch = self._epoch.epoch + self._epoch.is_finished()  # without closing it
-        return f"{type(self).__name__}({self.method!r}, {len(self)} samples, epoch {epoch} of {self.num_epochs})"
+        done = self._epoch.epoch + self._epoch.is_finished()  # without closing it
+        return f"{type(self).__name__}({self.method!r}, {len(self)} samples, {done} of {self.num_epochs} epochs done)"

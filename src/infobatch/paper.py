@@ -1,4 +1,4 @@
-"""The paper's method in one call: ``InfoBatch`` is ``Pruned`` with the arguments of the poster."""
+"""The paper's method in one call: ``InfoBatch`` is ``Pruned`` with the arguments of the authors' code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATIO = 0.5
 
 
 class InfoBatch(Pruned):
-    """The paper's method around a data set, with the arguments in the order of the poster.
+    """The paper's method around a data set, with the arguments in the order of the authors' code.
 
     Args:
         dataset: A map-style data set.

@@ -9,7 +9,7 @@ For readers, and for the tests, which hold the fast code against them. One epoch
 >>> [rescaling_factor(P_z) for P_z in P]
 [2.0, 1.0, 2.0, 1.0, 2.0]
 
-H are the scores, one a sample z of the data set D; t is the epoch, counted from 0, of C epochs in all.
+H are the scores, one per sample z of the data set D; t is the epoch, counted from 0, of C epochs in all.
 """
 
 from __future__ import annotations

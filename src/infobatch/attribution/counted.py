@@ -126,7 +126,7 @@ class Counted(Queue):
             raise MisalignedError(
                 message(
                     "losses for every earlier batch before an update",
-                    f"{behind} samples without (batch {batches} was delivered, losses came for {self.taken} samples)",
+                    f"{behind} samples that have none (of batch {batches}, after losses for {self.taken} samples)",
                     f"Call train_data.skip() for a batch you leave out or lose to an error. {READ_AHEAD}",
                 )
             )
@@ -193,7 +193,7 @@ class Counted(Queue):
             raise MisalignedError(
                 message(
                     "losses while the loader's iterator is open",
-                    f"some after it was gone ({self.total - self.taken} of {self.total} samples without a loss)",
+                    f"losses after it was gone ({self.total - self.taken} of {self.total} samples have none)",
                     "Update inside the loop, keep the iterator (batches = iter(loader)), or use infobatch.DataLoader.",
                 )
             )

@@ -27,7 +27,7 @@ BOTH = message("indices with every update of a pass or with none", "both", "Choo
 MEETINGS = itertools.count()
 """Numbers the trainings of this process, in the same order on all ranks."""
 MANY_IDLE = 3
-"""Passes without an update from which on they cannot be looks at a first batch any more."""
+"""After this many passes without an update they cannot be mere looks at a first batch."""
 
 
 class EpochListener(Protocol):
@@ -53,7 +53,10 @@ class Turn:
 
 
 class RunningEpoch:
-    """One epoch after another. Its owner says when a pass begins and when an epoch is to be closed."""
+    """The epoch in progress: its plan, the pass over it, and the counts; one object for all epochs of a run.
+
+    Its owner says when a pass begins and when an epoch is to be closed.
+    """
 
     def __init__(self, scores: Scores) -> None:
         self.scores = scores
@@ -87,6 +90,10 @@ class RunningEpoch:
         """The number of losses of the largest update in this epoch and process, all ranks together; 0 before it."""
         self.usual_update = 0
         """The same of an earlier epoch, or of the process that was resumed."""
+        self.latest: tuple[Tensor, float] | None = None
+        """The weights of the batch that was updated last, and the factor on its mean."""
+        self.has_ghosts = False
+        """Whether that batch may hold ghosts."""
         self.had_backward = False
         """Whether a loss of this epoch has reached backward."""
         self.watched = 0
@@ -234,14 +241,6 @@ class RunningEpoch:
             return False
         return -(-plan.size // world) % size != 1
 
-    @property
-    def has_ghosts(self) -> bool:
-        """Whether a batch of the running pass may hold ghosts: at its end, or anywhere if samples come with indices."""
-        queue = self.queue
-        if queue is None or not queue.slice.ghosts.numel():
-            return False
-        return bool(self.named_here) or queue.taken > queue.total - queue.slice.ghosts.numel()
-
     def carry(self, holder: Any) -> Carried:
         """Let the batches of the latest pass bring their indices from now on."""
         assert isinstance(self.last, Counted)
@@ -254,10 +253,10 @@ class RunningEpoch:
         if queue is None:
             raise MisalignedError(
                 message(
-                    "a batch from train_data's loader that waits for its losses",
-                    f"{what} without one",
-                    "Load with infobatch.DataLoader or sampler=train_data.sampler (not a DistributedSampler: this "
-                    "sampler divides the plan between ranks, too), and call update() once per batch.",
+                    "update() once after each batch of train_data's own loader",
+                    f"{what}, although no such batch waits",
+                    "Use infobatch.DataLoader(train_data, ...), or torch's DataLoader with sampler=train_data.sampler: "
+                    "no shuffle, and no DistributedSampler, because this sampler divides the plan between ranks, too.",
                 )
             )
         return queue
@@ -283,6 +282,8 @@ class RunningEpoch:
         if self.scores.channels:
             assert isinstance(queue.slice, TableSlice)
             self.scores.record_channels(queue.slice.indices_of(where), channels)
+        ghosts = queue.slice.ghost_count
+        self.has_ghosts = ghosts > 0 and queue.taken > queue.total - ghosts
         factor = self._batch_factor(queue, count)
         return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
@@ -325,6 +326,9 @@ class RunningEpoch:
 
     def _batch_factor(self, queue: Queue, count: int) -> float | None:
         """Return b/B for a batch of b = ``count`` samples; None where it stays as without pruning."""
+        plan = self.plan
+        if queue.is_sized and count == queue.batch_size < queue.size and plan is not None:
+            return None if plan.kept == plan.size else 1.0  # as nearly always
         size, usual = self._over_ranks(count), self._note_size(count)
         if self._is_whole(count):
             return None
@@ -342,6 +346,7 @@ class RunningEpoch:
         size, usual = self._over_ranks(count), self._note_size(count)
         self.named_here += count
         queue = self.queue
+        self.has_ghosts = queue is not None and queue.slice.ghost_count > 0
         if is_in_graph(indices):
             return 1.0
         if self._is_whole(count):
@@ -388,6 +393,9 @@ class RunningEpoch:
             not_finite = scores.close(turn.plan, None if turn.queue is None else turn.queue.slice, memory)
             turn.summary = replace(turn.summary, not_finite=not_finite)
             turn.is_merged = True
+        if self.latest is not None:  # a view into the weights of the whole epoch
+            with torch.inference_mode(False):
+                self.latest = self.latest[0].clone(), self.latest[1]
         scores.begin_anew(turn.planned)
         self._stand_before(turn.summary.epoch + 1)
         if turn.queue is not None:
@@ -423,7 +431,7 @@ class RunningEpoch:
         if self.last is not None:
             self.last.supersede()
         self._stand_before(epoch)
-        self.last = self.ranks = self.turn = None
+        self.last = self.ranks = self.turn = self.latest = None
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None

@@ -298,7 +298,7 @@ class ScoreTable(Scores):
         for name, column in columns.items():
             mine = column.index_select(0, piece.indices)
             if name is None:
-                mine[piece.size - piece.ghosts.numel() :] = UNSEEN
+                mine[piece.size - piece.ghost_count :] = UNSEEN
             values = gather(piece.ranks, mine, piece.remaining.numel(), purpose, epoch)
             yield name, column.index_copy(0, piece.remaining, values)
 
@@ -376,6 +376,7 @@ class TableSlice(Slice):
         self._real = mine.numel()
         if ranks.rank >= ranks.world - ghosts(remaining.numel(), ranks.world):
             self._real -= 1
+        self.ghost_count = self.size - self._real
         self._host = self.indices.cpu()
         with torch.inference_mode(False):  # these outlive the mode in which a batch happens to be fetched
             if ranks.world > 1:

@@ -72,6 +72,8 @@ class Slice(ABC):
     def hand_in(self) -> None:
         """Copy what was noted into the scores. Safe to call again."""
 
+    ghost_count: int
+
     @property
     @abstractmethod
     def ghosts(self) -> Tensor:

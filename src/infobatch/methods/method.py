@@ -120,7 +120,8 @@ class Method:
 def check_method(given: Any) -> Method:
     """Return ``given`` if it is a method. The usual slip is to pass the function without calling it."""
     if not isinstance(given, Method):
-        remedy = "Take one from infobatch.methods and call it: methods.infobatch()."
+        name = given if isinstance(given, str) and given in METHODS else getattr(given, "__name__", "infobatch")
+        remedy = f"Take one from infobatch.methods and call it: infobatch.methods.{name}()."
         raise InputError(message("a method", repr(given), remedy))
     return given
 

@@ -148,7 +148,7 @@ class ShardedScores(Scores):
 
     @property
     def rows(self) -> list[int]:
-        """The number of samples each rank still has to come. After loading, this is a collective call."""
+        """How many samples each rank has left. After loading, this is a collective call."""
         if self._rows is None:
             self._rows = [row[0] for row in gather_rows(self.ranks, [int(torch.count_nonzero(self._to_come()))])]
         return self._rows
@@ -236,7 +236,7 @@ class ShardSlice(Slice):
         self._scores = scores
         self._seed = seed
         self._rows = scores.rows
-        self._missing = self.size - self._rows[self.ranks.rank]
+        self.ghost_count = self.size - self._rows[self.ranks.rank]
         """The number of ghosts at the end."""
         self._window: deque[tuple[int, Tensor]] = deque()
         self._reached = 0
@@ -246,8 +246,8 @@ class ShardSlice(Slice):
         for chunk in self._scores.walk(self._seed, self._epoch):
             if chunk.numel():
                 yield self._remember(chunk, oldest_needed())
-        if self._missing:
-            yield self._remember(self._scores.ghost().expand(self._missing), oldest_needed())
+        if self.ghost_count:
+            yield self._remember(self._scores.ghost().expand(self.ghost_count), oldest_needed())
 
     def _remember(self, chunk: Tensor, oldest: int) -> Tensor:
         while self._window and self._window[0][0] + self._window[0][1].numel() <= oldest:
@@ -289,7 +289,7 @@ class ShardSlice(Slice):
         self._count_ghosts_in(where)
 
     def _count_ghosts_in(self, where: Tensor) -> None:
-        if self._missing:
+        if self.ghost_count:
             self._ghosts_seen += int(torch.count_nonzero(where == self._scores.ghost()))
 
     def hand_in(self) -> None:
@@ -297,11 +297,11 @@ class ShardSlice(Slice):
 
     @property
     def ghosts(self) -> Tensor:
-        return self._scores.ghost().expand(self._missing)
+        return self._scores.ghost().expand(self.ghost_count)
 
     def count_ghosts(self, taken: int) -> int:  # noqa: ARG002
         count = self._ghosts_seen + int(self._scores.elsewhere_count)
-        if count > self._missing:
+        if count > self.ghost_count:
             raise MisalignedError(describe_stranger(self._epoch))
         return count
 

@@ -112,7 +112,7 @@ class Paced:
         """The last epoch that began while this object existed, and how often it was stepped since."""
         self._calls = 0
         self._first_rates = self._rates()
-        """The learning rates the scheduler began with, in whichever process."""
+        """The learning rates the scheduler began with, also if another process began it."""
         self._stepped = begun = _count_steps(scheduler)
         """The scheduler's own count after the last step here."""
         self._start = None if begun else copy.deepcopy(scheduler.state_dict())
@@ -139,9 +139,9 @@ class Paced:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         if _count_steps(self.scheduler) != self._stepped:
-            got = f"one at {_count_steps(self.scheduler)} steps instead of the {self._stepped} made here"
+            got = f"one that made {_count_steps(self.scheduler)} steps, {self._stepped} of them through pace"
             remedy = "Call step() of what pace returned instead of the scheduler's own, and load its state, too."
-            raise InputError(message("a scheduler that only pace steps", got, remedy))
+            raise InputError(message("a scheduler stepped only through pace", got, remedy))
         self._calls += 1
         self._is_new, self._replayed = False, None
         due = self._due()
@@ -303,7 +303,7 @@ class Paced:
             return (
                 f"the scheduler was stepped {self._calls} times in a full epoch, with steps_per_epoch="
                 f"{self.steps_per_epoch}: with gradient accumulation pass infobatch.full_steps(..., accumulate=...), "
-                "for a scheduler that is stepped once per epoch 1"
+                "for a scheduler stepped once per epoch pass steps_per_epoch=1"
             )
         return ""
 

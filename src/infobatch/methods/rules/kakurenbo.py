@@ -40,15 +40,17 @@ def kakurenbo(
     Args:
         ratio: The largest share hidden.
         sure: The probability of the right class from which a sample may be hidden.
-        steps: Factors of ``ratio``, one more than places.
+        steps: Factors of ``ratio``, one more than there are values in ``at``.
         at: The shares of the run at which the next factor applies.
     """
     ratio, sure = check_ratio(ratio), check_fraction("sure", sure)
     steps, at = check_fractions("steps", steps), check_fractions("at", at)
     if len(steps) != len(at) + 1:
-        raise InputError(message("one step more than places", f"{len(steps)} and {len(at)}", "See the defaults."))
+        raise InputError(
+            message("one more value in steps than in at", f"{len(steps)} and {len(at)}", "See the defaults.")
+        )
     if list(at) != sorted(at):
-        raise InputError(message("at in rising order", repr(at), "They are shares of the run."))
+        raise InputError(message("the values of at in ascending order", repr(at), "They are shares of the run."))
     return published(
         "kakurenbo",
         {"ratio": ratio, "sure": sure, "steps": steps, "at": at},
