@@ -47,7 +47,7 @@ from infobatch.methods.arguments import check_labels
         (lambda: methods.ucb(c=10**400), "c as a number"),
         (lambda: methods.kakurenbo(steps=(2.0, 1.0), at=(0.5,)), "steps"),
         (lambda: methods.kakurenbo(steps=1.0), "steps as a tuple"),
-        (lambda: methods.kakurenbo(at=(0.6, 0.3, 0.8)), "rising order"),
+        (lambda: methods.kakurenbo(at=(0.6, 0.3, 0.8)), "ascending order"),
         (lambda: methods.rcap(["cat", "dog"]), "labels as integers"),
         (lambda: methods.rcap(None), "labels as integers"),
         (lambda: methods.rcap([0, 1], temperature=math.inf), "temperature"),

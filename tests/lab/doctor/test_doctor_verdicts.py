@@ -397,7 +397,7 @@ def test_a_stream_cannot_be_pruned(patient: Callable[..., str]) -> None:
 WARNINGS = {
     "persistent": ("stock(num_workers=1, persistent_workers=True)", "workers", "persistent"),
     "cut short": ("Stops(stock())", "every sample", "24 of 60"),
-    "drop_last": ("stock(drop_last=True, batch_size=50)", "drop_last", "up to 49"),
+    "drop_last": ("stock(drop_last=True, batch_size=40)", "drop_last", "up to 39"),
     "copies": ("stock(ConcatDataset([Pictures(30), Pictures(30)]))", "copies", "30 of 60"),
     "mixup with both labels": ("stock(collate_fn=mixup)", "order inside a batch", "depends on the other samples"),
     "mixup": ("stock(collate_fn=mixed)", "order inside a batch", "depends on the other samples"),

@@ -79,7 +79,8 @@ def test_ranks_hold_the_same_scores_to_the_bit(results: Any, name: str, world: i
 
 
 def test_different_settings_are_named_on_every_rank(launch: Any) -> None:
-    runs = [{"name": odd, "differ": odd, "wrap": "none"} for odd in ("size", "seed", "ratio", "epochs", "batch")]
+    odds = ("size", "seed", "ratio", "epochs", "batch", "drop_last")
+    runs = [{"name": odd, "differ": odd, "wrap": "none"} for odd in odds]
     outcome = launch(2, runs)
     words = {
         "size": "length of the data set",
@@ -87,6 +88,7 @@ def test_different_settings_are_named_on_every_rank(launch: Any) -> None:
         "ratio": "method",
         "epochs": "num_epochs",
         "batch": "batch size",
+        "drop_last": "drop_last",
     }
     for odd, ranks in outcome.items():
         for rank in ranks:

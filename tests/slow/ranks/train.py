@@ -120,7 +120,7 @@ def perform(run: Run, rank: int, world: int) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": run.batch // world + (odd == "batch"),
         "num_workers": run.workers,
-        "drop_last": run.drop_last,
+        "drop_last": run.drop_last or odd == "drop_last",
     }
     own = run.loader == "own"
     loader: Any = infobatch.DataLoader(train, **options) if own else DataLoader(train, sampler=train.sampler, **options)
