@@ -264,9 +264,12 @@ def refused(text: str) -> Any:
 
 
 def test_accelerators_own_prepare_is_named_with_the_remedy() -> None:
-    loader = Accelerator(cpu=True).prepare(Parts(Run()).loader)
+    """It reads one batch ahead, which the first update shows."""
+    parts = Parts(Run())
+    batches = iter(Accelerator(cpu=True).prepare(parts.loader))
+    x, _ = next(batches)
     with pytest.raises(infobatch.MisalignedError, match=r"integrations\.accelerate\.prepare"):
-        next(iter(loader))
+        parts.train.update(x.sum(1))
 
 
 def test_torchs_loader_is_refused() -> None:
@@ -336,7 +339,7 @@ def test_a_batch_left_out_is_seen_at_the_next_update() -> None:
     batches = iter(prepare(Accelerator(cpu=True), parts.loader))
     next(batches)
     batch = next(batches)
-    with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
+    with pytest.raises(infobatch.MisalignedError, match=r"losses for every earlier batch|waits for its losses"):
         parts.train.update(parts.losses(batch[1], batch))
 
 
@@ -344,7 +347,7 @@ def test_two_updates_for_a_batch_are_seen() -> None:
     parts = Parts(Run())
     batch = next(batches := iter(prepare(Accelerator(cpu=True), parts.loader)))
     parts.train.update(parts.losses(batch[1], batch))
-    with pytest.raises(infobatch.MisalignedError, match="waiting for losses"):
+    with pytest.raises(infobatch.MisalignedError, match=r"losses for every earlier batch|waits for its losses"):
         parts.train.update(parts.losses(batch[1], batch))
     del batches
 
@@ -369,5 +372,7 @@ def test_two_processes(tmp_path: Path) -> None:
     for epoch in range(EPOCHS):  # each sample once, but for the one that makes the parts equally long
         mine, other = (torch.cat(results["accelerated 1"]["log"][epoch]["batches"]) for results in ranks)
         kept = ranks[0]["accelerated 1"]["history"][epoch]["kept"]
-        assert len(mine) == len(other) == -(-kept // 2)
-        assert len(torch.cat([mine, other]).unique(dim=0)) == kept
+        assert len(mine) == len(other)
+        fillers = len(mine) - -(-kept // 2)  # a ghost, the same on both, where the last batch would be a single sample
+        assert fillers in (0, 1)
+        assert len(torch.cat([mine, other]).unique(dim=0)) == kept + fillers

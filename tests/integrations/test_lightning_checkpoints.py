@@ -207,7 +207,7 @@ def test_a_second_fit_after_one_that_broke_off_is_refused(epoch: int, same: bool
     steps = len(module.steps)
     if not same:
         trainer = trainer_with(Pruning(module.train_data))
-    with pytest.raises(StateError, match=rf"got epoch {epoch} with 32 samples done"):
+    with pytest.raises(StateError, match=rf"got epoch ({epoch} with 32|{epoch + 1} with 0) samples done"):
         trainer.fit(module)
     assert len(module.steps) == steps
 

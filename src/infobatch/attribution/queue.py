@@ -22,7 +22,7 @@ ONE_ITERATOR = "one open iterator over the training data"
 FINISH_FIRST = "Finish a pass before you begin the next; for passes that do not train use train_data.full()."
 READ_AHEAD = (
     "In a loop that reads ahead let the indices travel with each batch: infobatch.DataLoader(..., with_indices=True), "
-    "and update(loss, indices)."
+    "and update(loss, indices). With Accelerate use infobatch.integrations.accelerate.prepare."
 )
 STEPPED = message(ONE_ITERATOR, "a step of an older one after a newer one had begun", FINISH_FIRST)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -115,7 +116,8 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         finally:
             if self._delivery is delivery:
                 self._delivery = None
-                self.end()
+                with contextlib.suppress(AttributeError):  # collected after Accelerate's state was reset
+                    self.end()
 
     def __len__(self) -> int:
         """Return the number of batches of the latest pass; from ``iter(loader)`` on, of the new one."""
