@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 import torch
 
+from infobatch.epoch.advice import Advice
+
 SLOW = Path(__file__).parent / "slow"
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")  # a busy machine is not a fault
@@ -45,6 +47,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     before, dtype = dict(os.environ), torch.get_default_dtype()
+    Advice.looks_left = 0  # other tests have schedulers of their own
     yield
     torch.set_default_dtype(dtype)
     if before != os.environ:

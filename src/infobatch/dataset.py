@@ -271,6 +271,11 @@ class Pruned(Owner):
 
         With ``shard_scores`` only its numbers, and asking for a new plan is a collective call.
         """
+        plan = self._draw()
+        self._epoch.is_plan_asked = True
+        return plan
+
+    def _draw(self) -> PlanNumbers:
         self._settle()
         if self._hidden is not None:
             remedy = "It depends on what is observed there: finish the loop over train_data.hidden() first."
@@ -323,7 +328,7 @@ class Pruned(Owner):
         world, epoch = find(self.group).world, self._epoch
         if self._hidden is not None or (world > 1 and (epoch.plan is None or epoch.is_finished())):
             return self.epoch, 0, 1
-        plan, queue = self.plan(), epoch.queue
+        plan, queue = self._draw(), epoch.queue
         before = self._scores.count_past(plan, epoch.done_before, world)
         left = self._scores.count_left(plan, epoch.done_before, world) if queue is None else queue.total
         return epoch.epoch, before + epoch.done(), before + left
@@ -392,12 +397,12 @@ class Pruned(Owner):
                 )
             )
         self._announce()
-        self._advice.check_schedulers(self.plan(), self.listeners)
+        self._advice.check_schedulers(self._draw(), self.listeners)
         return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
 
     def _announce(self, *, look: bool = True) -> None:
         """Tell the listeners that an epoch begins; without a ``look`` no value is read, so no device waits."""
-        epoch, plan = self._epoch, self.plan()
+        epoch, plan = self._epoch, self._draw()
         for listener in self.listeners.values():
             listener.begin()
         epoch.is_announced = True
@@ -423,14 +428,14 @@ class Pruned(Owner):
     def _length(self, asked_ahead: bool) -> int:
         """Return the number of samples of the latest pass; if a new one is certain to come, that of the new one."""
         epoch = self._epoch
-        is_planned = epoch.plan is not None and epoch.queue is None  # somebody asked for the coming plan
+        is_planned = epoch.plan is not None and epoch.queue is None and epoch.is_plan_asked
         is_next = asked_ahead or is_planned
         is_next = is_next or (not epoch.is_pass_open() and (epoch.is_expecting() or has_new_iterator()))
         if epoch.last is not None and not epoch.last.is_void and not is_next:
             return epoch.last.size
         if not epoch.is_pass_open():
             self._end_pass()
-        return self._scores.count_left(self.plan(), epoch.done_before, find(self.group).world)
+        return self._scores.count_left(self._draw(), epoch.done_before, find(self.group).world)
 
     def _position(self) -> tuple[int, int]:
         """The epoch that the next batch belongs to, and how many samples of it have come back."""
@@ -491,7 +496,7 @@ class Pruned(Owner):
         is_visible = not is_in_graph(indices)
         look = is_visible and indices.device.type == "cpu"  # elsewhere the end of the epoch checks the values
         if look:
-            self.plan()
+            self._draw()
         if is_visible and not epoch.is_announced:  # no pass over the sampler has begun: these samples are from plan()
             self._announce(look=look)
         return epoch.note_named(indices, look=look)

@@ -62,6 +62,25 @@ def test_after_the_loop_it_is_the_number_of_batches_that_came(feeder: str, worke
     training.check(lengths)
 
 
+@pytest.mark.parametrize("feeder", FEEDERS)
+def test_it_stays_so_while_a_scheduler_is_paced(feeder: str) -> None:
+    training, lengths = Training(feeder, "none"), []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * 8)
+    scheduler = infobatch.pace(cosine, training.data, 8)
+    for _ in range(EPOCHS):
+        steps = 0
+        for batch in training.loader:
+            training.update(batch)
+            optimizer.step()
+            scheduler.step()
+            steps += 1
+        _ = training.data.progress
+        assert len(training.loader) == steps
+        lengths.append(steps)
+    training.check(lengths)
+
+
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize(("feeder", "workers"), CASES)
 def test_an_iterator_that_is_never_exhausted_walks_the_whole_plan(feeder: str, workers: str, is_kept: bool) -> None:

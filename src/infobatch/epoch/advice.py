@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
+import gc
 import math
-import sys
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
@@ -26,13 +25,16 @@ RISE, ENOUGH = 2.0, 1000
 class Advice:
     """Which warnings have been given, and what is needed to decide on the others."""
 
+    looks_left: ClassVar[int] = 1
+    """How many trainings of this process are watched for schedulers: it takes a look at all objects."""
+
     def __init__(self, method: Method, *, loss_grows: bool) -> None:
         self._method = method
         self._loss_grows = loss_grows
         """Whether a step of a pruned epoch goes further than one of full data."""
         self._gave_growth = self._gave_hidden = self._gave_rise = self._gave_backward = self._gave_pace = False
         self._steps_before: dict[int, int] | None = None
-        """How often each scheduler of the calling loop had been stepped before the first pass, by its id."""
+        """How often each scheduler had been stepped before the first pass, by its id."""
         self._first_epoch = 0
         self._first = self._lowest = math.inf
         """The mean loss after the first epoch, and the lowest since."""
@@ -67,11 +69,14 @@ class Advice:
             )
 
     def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any]) -> None:
-        """Warn if a scheduler of the calling loop counts steps: a pruned epoch has fewer. Looked at twice per run."""
+        """Warn if a scheduler counts steps without ``pace``: a pruned epoch has fewer. Looked for twice."""
+        if self._gave_pace or (self._steps_before is None and not Advice.looks_left):
+            return
         if self._steps_before is None:
+            Advice.looks_left -= 1
             self._steps_before = {id(one): one.last_epoch for one in find_schedulers()}
             self._first_epoch = plan.epoch
-        elif plan.kept < plan.size and not self._gave_pace:
+        elif plan.kept < plan.size:
             self._gave_pace = True
             epochs = max(plan.epoch - self._first_epoch, 1)
             for one in find_schedulers():
@@ -126,22 +131,7 @@ def warn_not_finite(epoch: int, count: int, of: int, which: str = "") -> None:
 
 
 def find_schedulers() -> list[LRScheduler]:
-    """Return the learning-rate schedulers among the variables of the calling functions, and those of their ``self``."""
-    found: dict[int, LRScheduler] = {}
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if str(frame.f_globals.get("__name__")).startswith(("torch.", "infobatch.")):
-            continue
-        variables = frame.f_locals
-        for one in (*variables.values(), *_attributes_of(variables.get("self"))):
-            is_counter = isinstance(one, LRScheduler) and not isinstance(one, (ReduceLROnPlateau, ChainedScheduler))
-            if is_counter:
-                found[id(one)] = one
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-            variables.clear()  # a copy, which would keep the variables alive until the function returns
-    return list(found.values())
-
-
-def _attributes_of(owner: Any) -> Iterator[Any]:
-    yield from tuple(getattr(owner, "__dict__", {}).values())
+    """Return the learning-rate schedulers of this process, except those that do not count steps."""
+    kinds = {type(one) for one in gc.get_objects()}
+    counting = {kind for kind in kinds if issubclass(kind, LRScheduler)} - {ReduceLROnPlateau, ChainedScheduler}
+    return [one for one in gc.get_objects() if type(one) in counting] if counting else []

@@ -80,6 +80,8 @@ class RunningEpoch:
         """Whether the device counts them instead: Python cannot inside a graph, nor tell which rank they belong to."""
         self.turn: Turn | None = None
         """The turn to the next epoch, from its beginning until the owner has taken its result."""
+        self.is_plan_asked = False
+        """Whether the owner's user asked for the plan, so that a length is that of its pass."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
         self.is_captured = False
@@ -424,7 +426,7 @@ class RunningEpoch:
         if queue is not None:
             queue.supersede()
             queue.is_void = True
-        self.plan, self.is_announced = None, False
+        self.plan, self.is_announced, self.is_plan_asked = None, False, False
 
     def restart(self, epoch: int) -> None:
         """Go on from the start of this epoch, whatever was running."""
@@ -435,7 +437,7 @@ class RunningEpoch:
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
-        self.is_resumed = self.is_announced = False
+        self.is_resumed = self.is_announced = self.is_plan_asked = False
         self.done_before = self.named = self.named_here = self.idle_passes = self.watched = 0
         self.had_backward = False
         self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
