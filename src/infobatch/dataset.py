@@ -393,7 +393,8 @@ class Pruned(Owner):
                     f"at most num_epochs={self.num_epochs} epochs",
                     f"a pass for epoch {epoch.epoch} (counted from 0)",
                     "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. "
-                    "For passes that do not train load train_data.full().",
+                    "After resuming, loop over range(train_data.epoch, num_epochs); let no framework start the loader "
+                    "again inside its own epoch. For passes that do not train load train_data.full().",
                 )
             )
         self._announce()
