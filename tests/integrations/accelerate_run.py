@@ -99,7 +99,8 @@ class Parts:
 
     def note(self, epoch: int) -> dict[str, Any]:
         if not self.log or self.log[-1]["epoch"] != epoch:
-            self.log.append({"epoch": epoch, "batches": [], "rates": [], "length": self.length(), "now": []})
+            length = None if self.ragged else self.loader.count_batches()
+            self.log.append({"epoch": epoch, "batches": [], "rates": [], "length": length, "now": []})
         return self.log[-1]
 
     def result(self) -> dict[str, Any]:

@@ -123,6 +123,10 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         """Return the number of batches of the latest pass; from ``iter(loader)`` on, of the new one."""
         return len(self.loader if self._delivery is None else self._delivery)
 
+    def count_batches(self) -> int:
+        """Return the number of batches of the coming pass; on several processes, call it on all of them or on none."""
+        return self.loader.count_batches()
+
     @property
     def dataset(self) -> Any:
         """The training data."""
