@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("state",),
     ("dataset",),
     ("paper", "loader", "schedule/", "adapters/"),
+    ("sieve/",),
     ("__init__",),
     ("integrations/", "selection/"),
     ("lab/",),

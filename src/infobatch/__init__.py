@@ -5,7 +5,7 @@
 '0.1.0'
 """
 
-from . import methods
+from . import methods, sieve
 from .adapters.per_sample import per_sample
 from .dataset import Pruned
 from .epoch.summary import EpochSummary
@@ -24,6 +24,7 @@ from .methods import variations
 from .paper import InfoBatch
 from .plan import Plan
 from .schedule.pace import Paced, full_steps, pace
+from .sieve import Sieve
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "Plan",
     "Pruned",
     "RankError",
+    "Sieve",
     "StateError",
     "full_steps",
     "load",
@@ -47,6 +49,7 @@ __all__ = [
     "pace",
     "per_sample",
     "save",
+    "sieve",
     "variations",
 ]
 

@@ -236,6 +236,12 @@ class Delivery:
         queue.deliver(indices)
         return batch
 
+    def peek(self) -> Any:
+        """Return the next batch without delivering it; raise StopIteration if there is none. Needs ``ahead``."""
+        if not self._fetched:
+            raise StopIteration
+        return self._fetched[0][0]
+
     def _fetch(self) -> None:
         try:
             carried = next(self._batches)

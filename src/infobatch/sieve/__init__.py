@@ -1,0 +1,61 @@
+"""Which rows of this batch: pass on the part that is worth a step, chosen by a fresh look.
+
+>>> import infobatch
+>>> infobatch.sieve.hardest(keep=0.5)
+hardest(keep=0.5)
+>>> sorted(infobatch.sieve.SIEVE_METHODS)[:3]
+['adaptive', 'band', 'below_mean']
+"""
+
+from . import rules
+from .amount import Fixed
+from .cost import SieveSummary, count_flops
+from .looks import Look, Own, Proxy, Reference, Remembered
+from .method import SIEVE_CARDS, SIEVE_METHODS, Seen, SieveMethod, register
+from .methods import (
+    adaptive,
+    band,
+    below_mean,
+    es,
+    hardest,
+    lot,
+    random_rows,
+    rho_loss,
+    selective_backprop,
+    small_loss,
+    tokens,
+)
+from .rows import select_rows
+from .rules import Choice
+from .sieve import Sieve
+
+__all__ = [
+    "SIEVE_CARDS",
+    "SIEVE_METHODS",
+    "Choice",
+    "Fixed",
+    "Look",
+    "Own",
+    "Proxy",
+    "Reference",
+    "Remembered",
+    "Seen",
+    "Sieve",
+    "SieveMethod",
+    "SieveSummary",
+    "adaptive",
+    "band",
+    "below_mean",
+    "count_flops",
+    "es",
+    "hardest",
+    "lot",
+    "random_rows",
+    "register",
+    "rho_loss",
+    "rules",
+    "select_rows",
+    "selective_backprop",
+    "small_loss",
+    "tokens",
+]

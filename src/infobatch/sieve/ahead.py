@@ -1,0 +1,89 @@
+"""Look one batch ahead, on a CUDA stream of its own where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import InputError, message
+from ..loader import DataLoader, Delivery
+from .looks import device_of
+from .passed import Passed
+
+if TYPE_CHECKING:
+    from .sieve import Sieve
+
+
+class Peekable:
+    """An iterator whose next item can be seen before it is taken."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = iter(items)
+        self._peeked: list[Any] = []
+
+    def __next__(self) -> Any:
+        return self._peeked.pop() if self._peeked else next(self._items)
+
+    def peek(self) -> Any:
+        """Return the next item without taking it; raise StopIteration if there is none."""
+        if not self._peeked:
+            self._peeked.append(next(self._items))
+        return self._peeked[0]
+
+
+def look_ahead(sieve: Sieve, loader: Iterable[Any], move: Callable[[Any], Any] | None) -> Iterator[tuple[Any, ...]]:
+    """Return an iterator over what the sieve passes on; it has looked at the next batch when it yields one."""
+    if sieve.look is not None and sieve.look.reads_model:
+        got = f"{type(sieve.look).__name__}, which reads the model that is being trained meanwhile"
+        remedy = "Call the sieve on each batch instead of sieve.ahead(loader)."
+        raise InputError(message("a look that runs beside the training step, such as Proxy", got, remedy))
+    source = Delivery(loader, ahead=1) if isinstance(loader, DataLoader) else Peekable(loader)
+    return _walk(sieve, source, move or (lambda batch: batch))
+
+
+def _walk(sieve: Sieve, source: Any, move: Callable[[Any], Any]) -> Iterator[tuple[Any, ...]]:
+    upcoming: tuple[Any, Passed, Any] | None = None
+    try:
+        while True:
+            try:
+                raw = next(source)
+            except StopIteration:
+                return
+            batch, passed, event = _look(sieve, move(raw)) if upcoming is None else upcoming
+            upcoming = sieve._ahead = None
+            with contextlib.suppress(StopIteration):
+                upcoming = _look(sieve, move(source.peek()))
+            if upcoming is not None:
+                sieve._ahead = upcoming[1]
+            if event is not None:
+                _hand_over(passed, event)
+            is_several = isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields")
+            yield sieve._deliver(batch, passed, is_one=not is_several)
+    finally:
+        sieve._ahead = None
+
+
+def _look(sieve: Sieve, batch: Any) -> tuple[Any, Passed, Any]:
+    """Look at a batch on the sieve's own stream; return the event after which the result may be read."""
+    device = device_of(batch)
+    if device.type != "cuda":
+        return batch, sieve._examine(batch), None
+    if sieve._stream is None:
+        sieve._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    sieve._stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(sieve._stream):
+        passed = sieve._examine(batch)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+    return batch, passed, event
+
+
+def _hand_over(passed: Passed, event: Any) -> None:
+    """Let the current stream wait for the look, and keep the memory of its result until that stream is done."""
+    for tensor in passed.tensors():
+        stream = torch.cuda.current_stream(tensor.device)
+        stream.wait_event(event)
+        tensor.record_stream(stream)

@@ -1,0 +1,393 @@
+"""Looks: a fresh loss for each row of a batch, from a small network, the model itself, or anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_count, describe, is_count, is_number
+from ..errors import InputError, StateError, message
+from .cost import STEP, count_flops_of, net_of
+from .rows import tensors_of
+from .undisturbed import undisturbed, unwrap
+
+Losses = Callable[[Any, Any], Tensor]
+"""(network, batch) -> losses of shape [batch]."""
+
+UNREDUCED = (
+    'Give the criterion reduction="none"; for losses per token or pixel, infobatch.per_sample(losses, mask).loss.'
+)
+
+
+class Look:
+    """A look at a batch: one loss per row, before the model sees it. Subclass it and write ``look``.
+
+    >>> import torch
+    >>> from infobatch.sieve import Look
+    >>> class Norm(Look):
+    ...     def look(self, batch):
+    ...         return batch[0].flatten(1).norm(dim=1)
+    """
+
+    reads_model = False
+    """Whether it reads the weights of the model that trains, so that it cannot run one batch ahead."""
+    gives_model_losses = False
+    """Whether its losses are those of the model itself."""
+
+    def look(self, batch: Any) -> Tensor:
+        """Return the losses of a batch, shape [batch], without a gradient."""
+        raise NotImplementedError
+
+    def visit(self, batch: Any, step: int, progress: float | None, *, is_needed: bool) -> Tensor | None:
+        """Take each batch in turn, to learn from it, and return its losses if they are needed or come for free.
+
+        Args:
+            batch: The whole batch.
+            step: How many batches have been visited before.
+            progress: The share of the run that is done; None where it is unknown.
+            is_needed: Whether the losses are needed.
+        """
+        del step, progress
+        return self.look(batch) if is_needed else None
+
+    def spent(self) -> float:
+        """Return the FLOPs spent so far."""
+        return 0.0
+
+    def model_flops(self) -> float | None:
+        """Return the FLOPs of a forward pass of the model that trains, per row, if the look knows them."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what changes in the course of a run."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise StateError(message("the state of a look that keeps nothing", "another", "Build the sieve as before."))
+
+
+class Called(Look):
+    """Any function of a batch that returns one number per row."""
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        self.function = function
+
+    def look(self, batch: Any) -> Tensor:
+        return self.function(batch)
+
+
+class _OfNetwork(Look):
+    """A look by a network: keeps its losses function and counts its FLOPs."""
+
+    def __init__(self, net: nn.Module, criterion: Any, losses: Losses | None) -> None:
+        if not isinstance(net, nn.Module):
+            raise InputError(message("a network as torch.nn.Module", type(net).__name__, "Pass it first."))
+        self.net = net
+        self._losses = make_losses(criterion, losses)
+        self._flops = 0.0
+        """Of a forward pass, per row; 0 before it is counted."""
+        self._rows_looked = 0
+        self._rows_trained = 0
+
+    def spent(self) -> float:
+        return self._flops * (self._rows_looked + STEP * self._rows_trained)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"flops": self._flops, "rows_looked": self._rows_looked, "rows_trained": self._rows_trained}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_counts(state)
+        self._flops, self._rows_looked, self._rows_trained = (state[name] for name in COUNTS)
+
+    def _count_flops(self, batch: Any, rows: int) -> None:
+        """Count the FLOPs of a forward pass, once. A compiled network is counted without its compilation."""
+        device = device_of(batch)
+        is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if self._flops or is_capturing or not rows:
+            return
+        net = net_of(self.net)
+        self._flops = count_flops_of(net, lambda: self._losses(net, batch), device, rows)
+
+    def _run(self, batch: Any, *, is_frozen: bool = False) -> Tensor:
+        """Return the losses of the network without leaving a trace in it; a frozen one is set to evaluation mode."""
+        net = unwrap(self.net)
+        with undisturbed(net, device_of(batch)):
+            if is_frozen:
+                net.eval()
+            losses = self._losses(net, batch)
+        rows = len(losses) if isinstance(losses, Tensor) and losses.ndim else 0
+        self._count_flops(batch, rows)
+        self._rows_looked += rows
+        return losses
+
+
+class Own(_OfNetwork):
+    """The model's own losses, from a forward pass without gradients. It costs a third of a training step per row.
+
+    Modes, buffers and random states are left as they were; BatchNorm normalizes by the whole batch.
+
+    Args:
+        model: The model that trains.
+        criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
+        losses: For other batches, a function (model, batch) that returns one loss per row.
+    """
+
+    reads_model = True
+    gives_model_losses = True
+
+    def __init__(self, model: nn.Module, criterion: Any = None, *, losses: Losses | None = None) -> None:
+        super().__init__(model, criterion, losses)
+
+    def look(self, batch: Any) -> Tensor:
+        return self._run(batch)
+
+    def model_flops(self) -> float | None:
+        return self._flops or None
+
+
+class Reference(_OfNetwork):
+    """Learnability: the loss of another look, minus that of a frozen reference network (RHO-LOSS).
+
+    Rows that the reference finds hard, too, such as wrong labels, are not worth a step.
+
+    Args:
+        net: The reference, trained beforehand; it is set to evaluation mode while it looks.
+        criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
+        of: The look from whose losses those of the reference are subtracted, such as ``Own(model, criterion)``.
+        losses: For other batches, a function (net, batch) that returns one loss per row.
+    """
+
+    def __init__(self, net: nn.Module, criterion: Any = None, *, of: Look, losses: Losses | None = None) -> None:
+        super().__init__(net, criterion, losses)
+        if not isinstance(of, Look):
+            raise InputError(message("a look in of", type(of).__name__, "For example of=Own(model, criterion)."))
+        self.of = of
+        self.reads_model = of.reads_model
+
+    def look(self, batch: Any) -> Tensor:
+        return self._subtract(self.of.look(batch), batch)
+
+    def visit(self, batch: Any, step: int, progress: float | None, *, is_needed: bool) -> Tensor | None:
+        losses = self.of.visit(batch, step, progress, is_needed=is_needed)
+        return self._subtract(losses, batch) if is_needed and losses is not None else None
+
+    def spent(self) -> float:
+        return super().spent() + self.of.spent()
+
+    def model_flops(self) -> float | None:
+        return self.of.model_flops()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": super().state_dict(), "of": self.of.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_fields(state, {"counts", "of"})
+        check_counts(state["counts"])
+        self.of.load_state_dict(state["of"])
+        super().load_state_dict(state["counts"])
+
+    def _subtract(self, losses: Tensor, batch: Any) -> Tensor:
+        return losses - self._run(batch, is_frozen=True)
+
+
+class Remembered(Look):
+    """A mix of a fresh loss and the remembered one of the same sample, for training data with a memory (ES).
+
+    Args:
+        look: The fresh look.
+        train_data: The ``InfoBatch`` or ``Pruned`` data set whose loader delivers the batches.
+        share: The weight of the remembered score; a sample without one is judged by its fresh loss.
+        column: What to read instead of the score: a column of the method's memory, such as "slow" of ``eswp``.
+    """
+
+    def __init__(self, look: Look, train_data: Any, share: float, column: str | None = None) -> None:
+        self.inner, self.train_data, self.share, self.column = look, train_data, share, column
+        self.reads_model = True  # what is remembered changes with the model's losses
+
+    def look(self, batch: Any) -> Tensor:
+        fresh = self.inner.look(batch)
+        table = self.train_data._scores
+        values = table.scores if self.column is None else table.memory[self.column]
+        indices = self.train_data.batch_indices.to(values.device)
+        remembered = values.index_select(0, indices).to(fresh.device)
+        return torch.where(remembered.isnan(), fresh, torch.lerp(fresh.float(), remembered.float(), self.share))
+
+    def spent(self) -> float:
+        return self.inner.spent()
+
+    def model_flops(self) -> float | None:
+        return self.inner.model_flops()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+class Proxy(_OfNetwork):
+    """A much smaller network that sees the same batches, and trains itself on every n-th of them.
+
+    Its rate rises over the first tenth of the run and falls to zero at its end, if the sieve knows ``num_steps``.
+
+    Args:
+        net: The small network; a tenth of the model's FLOPs is a good size.
+        criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
+        losses: For other batches, a function (net, batch) that returns one loss per row.
+        optimizer: Its own optimizer; AdamW at a rate of 0.001 by default.
+        every: Train on every n-th batch. Between, a look is one forward pass.
+        schedule: The factor on the rate, as a function of the share of the run that is done.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        criterion: Any = None,
+        *,
+        losses: Losses | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        every: int = 4,
+        schedule: Callable[[float], float] | None = None,
+    ) -> None:
+        super().__init__(net, criterion, losses)
+        self.every = check_count("every", every, 1, "The proxy trains on every n-th batch; 4 is the default.")
+        parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        if not parameters:
+            remedy = "For a network that stays as it is use Reference, or a function as the look."
+            raise InputError(message("a proxy with parameters that train", "none", remedy))
+        self.optimizer = torch.optim.AdamW(parameters, lr=1e-3) if optimizer is None else optimizer
+        self.schedule = rise_and_fall if schedule is None else schedule
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", float(group["lr"]))
+
+    def look(self, batch: Any) -> Tensor:
+        return self._run(batch)
+
+    def visit(self, batch: Any, step: int, progress: float | None, *, is_needed: bool) -> Tensor | None:
+        if step % self.every == 0:
+            return self._train(batch, progress)
+        return self.look(batch) if is_needed else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "counts": super().state_dict(),
+            "net": unwrap(self.net).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_fields(state, {"counts", "net", "optimizer"})
+        check_counts(state["counts"])
+        check_weights(unwrap(self.net), state["net"])
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (ValueError, KeyError, TypeError) as error:
+            got, remedy = f"another ({error})", "Build the proxy and its optimizer as before."
+            raise StateError(message("the state of this optimizer", got, remedy)) from error
+        unwrap(self.net).load_state_dict(state["net"])
+        super().load_state_dict(state["counts"])
+
+    def _train(self, batch: Any, progress: float | None) -> Tensor:
+        """Take one step on a batch, and return the losses before it."""
+        factor = 1.0 if progress is None else self.schedule(progress)
+        for group in self.optimizer.param_groups:
+            set_rate(group, group["initial_lr"] * factor)
+        with torch.enable_grad():
+            losses = self._losses(self.net, batch)
+            check_losses(losses)
+            self.optimizer.zero_grad()
+            losses.float().mean().backward()  # type: ignore[no-untyped-call]
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:  # one bad row must not end the proxy
+                    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+        self.optimizer.step()
+        self._count_flops(batch, len(losses))
+        self._rows_trained += len(losses)
+        return losses.detach()
+
+
+def rise_and_fall(progress: float) -> float:
+    """Return a factor that rises linearly over the first tenth of a run and falls to 0 at its end."""
+    return (progress + 0.01) / 0.11 if progress < 0.1 else max(0.0, (1 - progress) / 0.9)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the rate of a group; a rate in a tensor, as for a captured optimizer, keeps its place."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def make_losses(criterion: Any, losses: Losses | None) -> Losses:
+    """Return a function (network, batch) -> losses from a criterion for batches (inputs, targets, ...)."""
+    if (criterion is None) == (losses is None):
+        expected = "a criterion for batches (inputs, targets), or losses=function(net, batch) for others"
+        got = "neither" if criterion is None else "both"
+        raise InputError(message(expected, got, "For example torch.nn.CrossEntropyLoss(reduction='none')."))
+    if losses is not None:
+        return losses
+    if getattr(criterion, "reduction", "none") != "none":
+        got = f"reduction={criterion.reduction!r}"
+        raise InputError(message('a criterion with reduction="none"', got, "A look needs one loss per row."))
+
+    def of_pair(net: Any, batch: Any) -> Tensor:
+        if not isinstance(batch, (list, tuple)) or len(batch) < 2:
+            remedy = "Pass losses=function(net, batch), which returns one loss per row."
+            raise InputError(message("a batch (inputs, targets, ...) for a criterion", describe(batch), remedy))
+        result: Tensor = criterion(net(batch[0]), batch[1])
+        return result
+
+    return of_pair
+
+
+def device_of(batch: Any) -> torch.device:
+    """Return the device of the first tensor of a batch; the CPU if it has none."""
+    return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------
+
+COUNTS = ("flops", "rows_looked", "rows_trained")
+
+
+def check_losses(losses: Any) -> None:
+    """Check that a look returned floating-point losses of shape [batch]."""
+    is_losses = isinstance(losses, Tensor) and losses.ndim == 1 and losses.is_floating_point()
+    if not is_losses:
+        expected = "a look that returns one floating-point loss per row, shape [batch]"
+        raise InputError(message(expected, describe(losses), UNREDUCED))
+
+
+def check_fields(state: Any, names: set[str]) -> None:
+    if not isinstance(state, dict) or set(state) != names:
+        got = ", ".join(sorted(map(str, state)))[:200] if isinstance(state, dict) else type(state).__name__
+        remedy = "Build the sieve with the look it was saved with."
+        raise StateError(message(f"the state of a look with {', '.join(sorted(names))}", got or "nothing", remedy))
+
+
+def check_counts(state: Any) -> None:
+    check_fields(state, set(COUNTS))
+    is_good = is_number(state["flops"]) and state["flops"] >= 0 and all(is_count(state[name], 0) for name in COUNTS[1:])
+    if not is_good:
+        raise StateError(message("counts of rows and FLOPs of a look", "something else", "It is damaged."))
+
+
+def check_weights(net: nn.Module, state: Any) -> None:
+    """Check that a network can load these weights, before any is loaded."""
+    own = net.state_dict()
+    is_dict = isinstance(state, dict) and set(state) == set(own)
+    if not is_dict or any(not same_kind(state[name], value) for name, value in own.items()):
+        expected = f"the weights of this proxy, a {type(net).__name__}"
+        raise StateError(message(expected, "those of another network", "Build the proxy as before."))
+
+
+def same_kind(saved: Any, here: Any) -> bool:
+    if isinstance(here, Tensor):
+        return isinstance(saved, Tensor) and saved.shape == here.shape
+    return type(saved) is type(here)

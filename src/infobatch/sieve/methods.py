@@ -1,0 +1,235 @@
+"""The methods: ways to choose inside the batch, ours and published ones, each with its card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..checks import check_count
+from ..errors import InputError, message
+from ..methods import Card
+from ..methods.arguments import check_fraction, check_fractions
+from . import rules
+from .amount import Fixed, Measured, unlearnt
+from .method import Seen, SieveMethod, register, with_share
+from .rules import Choice
+
+LOOK, PROXY, OWN = "any look", "a proxy", "the model's own losses"
+
+
+@register(Card("ours", "the easiest half, where the hardest half carries enough of the gradient", LOOK, "all 1"))
+def adaptive(
+    threshold: float = 0.65,
+    *,
+    sizes: Sequence[float] = (0.5,),
+    every: int = 16,
+    mass: Callable[[Tensor], Tensor] = unlearnt,
+) -> SieveMethod:
+    """Keep the hardest rows, as few as carry ``threshold`` of the gradient; otherwise pass the batch on whole.
+
+    Every 16th batch passes whole, and the model's own losses show how much of the gradient the rows carry that the look
+    ranks first. Half of the rows chosen at random carry half of it.
+
+    Args:
+        threshold: The share of the gradient that the rows passed on must carry.
+        sizes: The shares of a batch to choose from, besides the whole.
+        every: The number of batches from one measurement to the next.
+        mass: How large the gradient of a row is, judged from its loss. The default suits cross-entropies; for squared
+            errors pass ``torch.sqrt``.
+    """
+    threshold, chosen = check_fraction("threshold", threshold), check_fractions("sizes", sizes)
+    every = check_count("every", every, 1, "It is a number of batches.")
+    if not chosen or min(chosen) <= 0:
+        raise InputError(message("sizes as shares in (0, 1]", repr(sizes), "For example sizes=(0.25, 0.5)."))
+    settings = {"threshold": threshold, "sizes": tuple(sorted(chosen)), "every": every}
+    if mass is not unlearnt:
+        settings["mass"] = getattr(mass, "__name__", type(mass).__name__)
+
+    def amount() -> Measured:
+        return Measured(tuple(sorted(chosen)), threshold, every, mass)
+
+    return SieveMethod("adaptive", settings, _hardest, amount)
+
+
+@register(Card("cifar10-airbench (Jordan 2024)", "the easiest rows", LOOK, "all 1"))
+def hardest(
+    keep: float = 0.5, *, class_floor: float = 0.0, labels: Callable[[Any], Tensor] | None = None
+) -> SieveMethod:
+    """Keep the rows of the highest losses.
+
+    Args:
+        keep: The share of a batch to pass on.
+        class_floor: Of each class in the batch, keep at least this share of its rows.
+        labels: With a class floor, a function that returns the classes of a batch.
+    """
+    keep = check_fraction("keep", keep)
+    if not class_floor and labels is None:
+        return with_share("hardest", keep, _hardest)
+    floor = check_fraction("class_floor", class_floor)
+    if labels is None or floor > keep:
+        got = "no labels" if labels is None else f"class_floor={floor} above keep={keep}"
+        remedy = "For example hardest(0.5, class_floor=0.25, labels=lambda batch: batch[1])."
+        raise InputError(message("a class floor of at most keep, with labels", got, remedy))
+
+    def rule(seen: Seen) -> Choice:
+        return rules.choose_hardest_with_floor(seen.losses, seen.k, labels(seen.batch), floor)
+
+    return with_share("hardest", keep, rule, class_floor=floor)
+
+
+@register(Card("ours", "rows by lot, more likely the lower their loss", LOOK, "unbiased"))
+def lot(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
+    """Draw rows with chances that rise with the loss, at weight 1/chance.
+
+    Args:
+        keep: The share of a batch to pass on.
+        floor: The least chance of a row, as a share of the mean chance; it bounds the weights.
+    """
+    keep, floor = check_fraction("keep", keep), check_fraction("floor", floor)
+
+    def rule(seen: Seen) -> Choice:
+        return rules.choose_by_lot(seen.losses, seen.k, seen.generator, floor)
+
+    return with_share("lot", keep, rule, unbiased=True, floor=floor)
+
+
+@register(Card("ours", "the easiest rows and the very hardest", LOOK, "all 1"))
+def band(keep: float = 0.5, *, skip: float = 0.1) -> SieveMethod:
+    """Leave out the rows of the very highest losses, which may be wrong labels, and keep the next hardest.
+
+    Args:
+        keep: The share of a batch to pass on.
+        skip: The share left out at the hard end.
+    """
+    keep, skip = check_fraction("keep", keep), check_fraction("skip", skip)
+    if keep + skip > 1:
+        raise InputError(message("keep + skip of at most 1", f"{keep} + {skip}", "Lower one of them."))
+
+    def rule(seen: Seen) -> Choice:
+        return rules.choose_band(seen.losses, seen.k, round(skip * len(seen.losses)))
+
+    return with_share("band", keep, rule, skip=skip)
+
+
+@register(Card("InfoBatch (Qin 2024) and RePB, inside the batch", "a random share of the rows below the mean", LOOK))
+def below_mean(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
+    """Keep the rows at or above the mean loss, and of those below as many by lot as ``keep`` leaves room for.
+
+    Args:
+        keep: The share of a batch to pass on.
+        floor: The least chance of a row, as a share of the mean chance; it bounds the weights.
+    """
+    keep, floor = check_fraction("keep", keep), check_fraction("floor", floor)
+
+    def rule(seen: Seen) -> Choice:
+        return rules.choose_below_mean(seen.losses, seen.k, seen.generator, floor)
+
+    return with_share("below_mean", keep, rule, unbiased=True, floor=floor)
+
+
+@register(Card("control", "rows at random", "no look", "all 1", "nothing"))
+def random_rows(keep: float = 0.5) -> SieveMethod:
+    """Keep a random part of each batch: the control that shows what a look adds."""
+    keep = check_fraction("keep", keep)
+    return SieveMethod("random_rows", {"keep": keep}, _random, lambda: Fixed(keep), needs_look=False)
+
+
+@register(Card("Selective Backprop (Jiang 2019), as in Composer", "rows by lot, by rank of loss", OWN, "all 1/keep"))
+def selective_backprop(keep: float = 0.5, *, begin: float = 0.5, end: float = 0.9, whole_every: int = 2) -> SieveMethod:
+    """Draw rows in proportion to (percentile of the loss) ** (1/keep - 1), between half and 0.9 of the run.
+
+    Args:
+        keep: The share of a batch to pass on.
+        begin: The share of the run at which it begins.
+        end: The share of the run at which it ends.
+        whole_every: Every n-th batch passes whole; 0 for none.
+    """
+    keep, (begin, end) = check_fraction("keep", keep), check_fractions("begin, end", (begin, end))
+    whole_every = check_count("whole_every", whole_every, 0, "Every n-th batch passes whole; 0 for none.")
+    if not begin < end:
+        raise InputError(message("begin before end", f"{begin} and {end}", "Both are shares of the run."))
+
+    def rule(seen: Seen) -> Choice:
+        return _as_mean(rules.choose_by_percentile(seen.losses, seen.k, seen.generator, 1 / keep - 1), len(seen.losses))
+
+    settings = {"keep": keep, "begin": begin, "end": end, "whole_every": whole_every}
+    amount = Fixed(keep, begin, end, whole_every)
+    return SieveMethod("selective_backprop", settings, rule, lambda: amount, is_windowed=(begin, end) != (0.0, 1.0))
+
+
+@register(Card("RHO-LOSS (Mindermann 2022)", "all but the most learnable rows", "Reference of Own", "all 1/keep"))
+def rho_loss(keep: float = 0.1) -> SieveMethod:
+    """Keep the rows whose loss exceeds that of a reference network by most; needs ``Reference`` as its look."""
+
+    def rule(seen: Seen) -> Choice:
+        return _as_mean(rules.choose_hardest(seen.losses, seen.k), len(seen.losses))
+
+    return with_share("rho_loss", check_fraction("keep", keep), rule)
+
+
+@register(Card("ES, the batch level of ESWP (2025)", "rows by lot, by loss", "Remembered of Own", "all 1/keep"))
+def es(keep: float = 0.5) -> SieveMethod:
+    """Draw rows in proportion to b1 * s + (1 - b1) * loss, where s is a slow average over epochs.
+
+    The look is ``Remembered(Own(model, criterion), train_data, share=b1, column="slow")``, with ``train_data`` a
+    ``Pruned`` data set of the method ``eswp``, which is the other of the two levels; alone, use ``Own``.
+    """
+
+    def rule(seen: Seen) -> Choice:
+        return _as_mean(rules.choose_in_proportion(seen.losses, seen.k, seen.generator), len(seen.losses))
+
+    return with_share("es", check_fraction("keep", keep), rule)
+
+
+@register(
+    Card("Co-teaching (Han 2018), its filter", "the hardest rows, which may be wrong labels", PROXY, "all 1/keep")
+)
+def small_loss(keep: float = 0.8, *, begin: float = 0.1) -> SieveMethod:
+    """Keep the rows of the lowest losses, for data with wrong labels. It lowers noise; on clean data it harms.
+
+    Args:
+        keep: The share of a batch to pass on: one minus the share of wrong labels.
+        begin: The share of the run after which to begin, when the look can tell.
+    """
+    keep, (begin,) = check_fraction("keep", keep), check_fractions("begin", (begin,))
+
+    def rule(seen: Seen) -> Choice:
+        return _as_mean(rules.choose_easiest(seen.losses, seen.k), len(seen.losses))
+
+    amount = Fixed(keep, begin)
+    settings = {"keep": keep, "begin": begin}
+    return SieveMethod("small_loss", settings, rule, lambda: amount, is_windowed=begin > 0)
+
+
+@register(
+    Card("Rho-1 (Lin 2024)", "tokens a reference finds as hard", "Reference of Own, per token", "all 1", "tokens")
+)
+def tokens(valid: Callable[[Any], Tensor], keep: float = 0.6) -> SieveMethod:
+    """Keep the hardest tokens: the batch stays whole, and the other tokens get weight 0.
+
+    This changes what is learned and saves no compute: the model still runs on all tokens.
+
+    Args:
+        valid: A function that returns which tokens of a batch count, in the shape of the losses.
+        keep: The share of the valid tokens.
+    """
+    if not callable(valid):
+        remedy = 'For example tokens(lambda batch: batch["labels"] != -100).'
+        raise InputError(message("a function that returns which tokens count", type(valid).__name__, remedy))
+    amount = Fixed(check_fraction("keep", keep))
+    return SieveMethod("tokens", {"keep": keep}, _hardest, lambda: amount, valid_tokens=valid)
+
+
+def _hardest(seen: Seen) -> Choice:
+    return rules.choose_hardest(seen.losses, seen.k)
+
+
+def _random(seen: Seen) -> Choice:
+    return rules.choose_random(seen.losses, seen.k, seen.generator)
+
+
+def _as_mean(choice: Choice, size: int) -> Choice:
+    """Weigh rows so that the step is the mean over the rows passed on, as these methods define it."""
+    return Choice(choice.rows, choice.weights * (size / max(len(choice.rows), 1)))

@@ -1,0 +1,153 @@
+"""Which rows of a batch to pass on: pure functions of its losses.
+
+Each takes losses of shape [batch] and the number k of rows to keep, and returns exactly k rows with their weights. A
+loss of minus infinity marks a row that must not be chosen; it fills up only if the other rows are fewer than k. Nothing
+is read back from the device, and shapes depend on k alone, so these functions can be compiled and captured.
+
+``weight`` is the factor of a row in ``sum(weight * loss) / batch size``. With weights 1/p this is an unbiased estimate
+of the mean loss of the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .draws import draw_in_proportion, draw_rows, set_chances
+
+
+class Choice(NamedTuple):
+    """The rows of a batch that are passed on, in ascending order, and their weights."""
+
+    rows: Tensor
+    weights: Tensor
+
+
+def choose_hardest(losses: Tensor, k: int) -> Choice:
+    """Keep the k rows of the highest losses, at weight 1.
+
+    >>> import torch
+    >>> choose_hardest(torch.tensor([0.1, 3.0, 0.2, 1.0]), 2)
+    Choice(rows=tensor([1, 3]), weights=tensor([1., 1.]))
+    """
+    return _with_ones(losses.topk(k, sorted=False).indices)
+
+
+def choose_easiest(losses: Tensor, k: int) -> Choice:
+    """Keep the k rows of the lowest losses, at weight 1."""
+    rank = torch.where(losses > -torch.inf, -losses, -torch.inf)
+    return _with_ones(rank.topk(k, sorted=False).indices)
+
+
+def choose_band(losses: Tensor, k: int, skip: int) -> Choice:
+    """Leave out the ``skip`` rows of the highest losses, and keep the k highest of the others, at weight 1.
+
+    >>> import torch
+    >>> choose_band(torch.tensor([0.1, 3.0, 0.2, 1.0]), 2, skip=1).rows
+    tensor([2, 3])
+    """
+    skip = min(skip, len(losses) - k)
+    return _with_ones(losses.topk(k + skip).indices[skip:])
+
+
+def choose_by_lot(losses: Tensor, k: int, generator: torch.Generator, floor: float) -> Choice:
+    """Draw k rows with chances that rise with the loss, at weight 1/chance.
+
+    Args:
+        losses: The losses; if some are negative, the chances rise with the distance from the lowest.
+        k: The number of rows.
+        generator: The source of randomness.
+        floor: The least chance of a row, as a share of the mean chance.
+    """
+    finite = losses > -torch.inf
+    lowest = torch.where(finite, losses, torch.inf).amin().clamp(max=0)
+    chances = set_chances(torch.where(finite, losses - lowest, -1.0), k, floor)
+    return _drawn(chances, k, generator)
+
+
+def choose_below_mean(losses: Tensor, k: int, generator: torch.Generator, floor: float) -> Choice:
+    """Keep the rows at or above the mean, and fill up from those below by lot; weight 1/chance.
+
+    This is the rule of InfoBatch inside one batch, with k in place of the share pruned. If more than k rows are at or
+    above the mean, they are drawn by lot, too, and those below keep the least chance.
+
+    Args:
+        losses: The losses.
+        k: The number of rows.
+        generator: The source of randomness.
+        floor: The least chance of a row below the mean, as a share of the mean chance.
+    """
+    finite = losses > -torch.inf
+    count = finite.sum()
+    mean = torch.where(finite, losses, 0).sum() / count.clamp(min=1)
+    is_high = finite & (losses >= mean)
+    high = is_high.sum()
+    low = count - high
+    wanted = count.clamp(max=k)
+    least = floor * wanted / count.clamp(min=1)
+    chance_low = ((wanted - high) / low.clamp(min=1)).clamp(min=least)
+    chance_high = (wanted - low * chance_low) / high.clamp(min=1)
+    sizes = torch.where(is_high, chance_high, chance_low)
+    return _drawn(set_chances(torch.where(finite, sizes, -1.0), k, floor=0.0), k, generator)
+
+
+def choose_by_percentile(losses: Tensor, k: int, generator: torch.Generator, power: float) -> Choice:
+    """Draw k rows without replacement in proportion to (rank / batch size) ** power, at weight 1."""
+    rank = losses.argsort().argsort()
+    log_size = power * (rank / len(losses)).log()
+    log_size = torch.where(losses > -torch.inf, log_size, -torch.inf)
+    return _with_ones(draw_in_proportion(log_size, k, generator))
+
+
+def choose_in_proportion(losses: Tensor, k: int, generator: torch.Generator) -> Choice:
+    """Draw k rows without replacement in proportion to their losses, at weight 1."""
+    return _with_ones(draw_in_proportion(losses.clamp(min=0).log(), k, generator))
+
+
+def choose_random(losses: Tensor, k: int, generator: torch.Generator) -> Choice:
+    """Draw k rows with equal chances, at weight 1."""
+    noise = torch.rand(len(losses), generator=generator, device=losses.device)
+    return _with_ones(torch.where(losses > -torch.inf, noise, -1.0).topk(k, sorted=False).indices)
+
+
+def choose_hardest_with_floor(losses: Tensor, k: int, labels: Tensor, share: float) -> Choice:
+    """Keep the k rows of the highest losses, but of each class at least ``share`` of its rows, at weight 1.
+
+    If the classes together are promised more than k rows, the highest losses among the promised rows are kept.
+    """
+    order = losses.argsort(descending=True, stable=True)
+    order = order[labels[order].argsort(stable=True)]  # by class, and by falling loss inside each class
+    sorted_labels = labels[order]
+    first = torch.searchsorted(sorted_labels, sorted_labels)
+    count = torch.searchsorted(sorted_labels, sorted_labels, right=True) - first
+    place = torch.arange(len(labels), device=labels.device) - first
+    promised = torch.empty_like(labels, dtype=torch.bool)
+    promised[order] = place < (share * count).ceil()
+    promised &= losses > -torch.inf
+    rank = losses.argsort(descending=True, stable=True).argsort()
+    return _with_ones((rank - len(labels) * promised).topk(k, largest=False).indices)
+
+
+def choose_tokens(losses: Tensor, valid: Tensor, keep: float) -> Tensor:
+    """Return weights of 1 for the hardest share ``keep`` of the valid tokens of a batch, and 0 for the others.
+
+    Args:
+        losses: The losses of all tokens, shape [batch, length]; minus infinity for those that must not be chosen.
+        valid: Which tokens count.
+        keep: The share of the valid tokens.
+    """
+    flat = torch.where(valid, losses, -torch.inf).flatten()
+    rank = flat.argsort(descending=True).argsort()
+    wanted = (keep * valid.sum()).round().clamp(min=1)
+    return ((rank < wanted) & (flat > -torch.inf)).float().view_as(losses)
+
+
+def _with_ones(rows: Tensor) -> Choice:
+    return Choice(rows.sort().values, torch.ones(len(rows), device=rows.device))
+
+
+def _drawn(chances: Tensor, k: int, generator: torch.Generator) -> Choice:
+    rows = draw_rows(chances, k, generator)
+    return Choice(rows, (1 / chances[rows]).float())
