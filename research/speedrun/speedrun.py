@@ -96,7 +96,9 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = F.gelu(self.whiten(x.permute(0, 3, 1, 2)))
-        x = self.blocks(x).amax((2, 3))
+        x = self.blocks(x)
+        # not amax: compiled in half precision, its backward compares with a recomputed maximum, and divides by no match
+        x = F.max_pool2d(x, x.shape[2:]).flatten(1)
         return self.head(x) / 9, x
 
     @torch.no_grad()
@@ -621,7 +623,7 @@ def parser():
         "--compile",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="torch.compile; off, because on an H200 with torch 2.11 compiled runs did not learn (cause not found)",
+        help="torch.compile",
     )
     p.add_argument(
         "--alone",
