@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,15 +139,25 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        make_iterator = self._torch_iter if self.with_indices else partial(Delivery, self)
+        iterator: Iterator[Any] = self._begin_pass(make_iterator)
+        return iterator
+
+    def read_ahead(self) -> Delivery:
+        """Begin a pass that fetches one batch ahead; only what is delivered waits for its losses."""
+        delivery: Delivery = self._begin_pass(partial(Delivery, self, ahead=1))
+        return delivery
+
+    def _begin_pass(self, make_iterator: Callable[[], Any]) -> Any:
         resumed = self.generator is None and self._data._epoch.is_resumed_by_loader(persistent=self.persistent_workers)
         state = torch.get_rng_state() if resumed else None
         before = self._data._epoch.last
-        delivery = self._torch_iter() if self.with_indices else Delivery(self)
+        iterator = make_iterator()
         if state is not None:  # each iterator draws a number for its workers, and a resumed run has one more iterator
             torch.set_rng_state(state)
         if self._data._epoch.last is before:  # workers begin the pass at once
-            self._data._epoch.expect_pass(delivery)
-        return delivery
+            self._data._epoch.expect_pass(iterator)
+        return iterator
 
     def count_batches(self) -> int:
         """Return the number of batches of the coming pass; ``len(loader)`` is that of the latest one.

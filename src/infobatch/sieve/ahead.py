@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError, message
-from ..loader import DataLoader, Delivery
+from ..loader import DataLoader
 from .looks import device_of
 from .passed import Passed
 
@@ -40,7 +40,7 @@ def look_ahead(sieve: Sieve, loader: Iterable[Any], move: Callable[[Any], Any] |
         got = f"{type(sieve.look).__name__}, which reads the model that is being trained meanwhile"
         remedy = "Call the sieve on each batch instead of sieve.ahead(loader)."
         raise InputError(message("a look that runs beside the training step, such as Proxy", got, remedy))
-    source = Delivery(loader, ahead=1) if isinstance(loader, DataLoader) else Peekable(loader)
+    source = loader.read_ahead() if isinstance(loader, DataLoader) else Peekable(loader)
     return _walk(sieve, source, move or (lambda batch: batch))
 
 
