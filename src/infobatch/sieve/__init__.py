@@ -11,7 +11,6 @@ from . import rules
 from .amount import Fixed
 from .cost import SieveSummary, count_flops
 from .looks import Look, Own, Proxy, Reference, Remembered
-from .method import SIEVE_CARDS, SIEVE_METHODS, Seen, SieveMethod, register
 from .methods import (
     adaptive,
     band,
@@ -28,6 +27,7 @@ from .methods import (
 from .rows import select_rows
 from .rules import Choice
 from .sieve import Sieve
+from .sieve_method import SIEVE_CARDS, SIEVE_METHODS, Seen, SieveMethod, register
 
 __all__ = [
     "SIEVE_CARDS",

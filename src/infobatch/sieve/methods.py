@@ -13,8 +13,8 @@ from ..methods import Card
 from ..methods.arguments import check_fraction, check_fractions
 from . import rules
 from .amount import Fixed, Measured, unlearnt
-from .method import Seen, SieveMethod, register, with_share
 from .rules import Choice
+from .sieve_method import Seen, SieveMethod, register, with_share
 
 LOOK, PROXY, OWN = "any look", "a proxy", "the model's own losses"
 

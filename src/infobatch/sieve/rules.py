@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .draws import draw_in_proportion, draw_rows, set_chances
+from .lots import draw_in_proportion, draw_rows, set_chances
 
 
 class Choice(NamedTuple):

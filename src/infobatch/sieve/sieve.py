@@ -16,13 +16,13 @@ from .ahead import look_ahead
 from .amount import count_kept
 from .cost import SieveSummary
 from .looks import Called, Look, check_losses, device_of
-from .method import Seen, SieveMethod, check_method
 from .methods import adaptive
 from .passed import Passed
 from .rows import count_rows, select_rows
 from .rules import Choice, choose_tokens
-from .state import check_sieve_state, load_passed, save_passed
-from .undisturbed import kept_random_state
+from .sieve_method import Seen, SieveMethod, check_method
+from .sieve_state import check_sieve_state, load_passed, save_passed
+from .undisturbed import kept_random_state, not_compiled
 
 FORMAT = 1
 ONE_LOSS = 'Compute them from the batch that the sieve returned, with reduction="none".'
@@ -84,7 +84,7 @@ class Sieve:
 
     # ---- the training loop -------------------------------------------------------------------------------
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def __call__(self, *batch: Any) -> tuple[Any, ...]:
         """Return the rows of a batch that are passed on, and their weights.
 
@@ -120,7 +120,7 @@ class Sieve:
         """
         return look_ahead(self, loader, move)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def reduce(self, losses: Tensor) -> Tensor:
         """Return the scalar to call ``backward`` on: sum(weight * loss) / rows of the whole batch.
 
@@ -133,7 +133,7 @@ class Sieve:
         passed = self._take(losses)
         return passed.weigh(losses).sum() / passed.count()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def expand(self, losses: Tensor) -> PerSample:
         """Return losses and scores of the whole batch, for ``train_data.update(loss, score=score)``.
 

@@ -1,13 +1,18 @@
-"""Run a network without leaving a trace: modes, buffers and random states are as they were."""
+"""Run without leaving a trace: modes, buffers and random states are as they were, and nothing is compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -63,3 +68,18 @@ def kept_random_state(device: torch.device) -> Iterator[None]:
 def unwrap(net: nn.Module) -> nn.Module:
     """Return the network inside DistributedDataParallel, whose forward pass talks to other ranks."""
     return net.module if isinstance(net, nn.parallel.DistributedDataParallel) else net
+
+
+def not_compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Run a function as it is, also where it is called from code that ``torch.compile`` compiles.
+
+    ``torch.compiler.disable`` as the decorator would load the compiler, more than a second, at import.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-untyped-call, no-any-return]
+        return function(*args, **kwargs)
+
+    return run
