@@ -25,6 +25,7 @@ from .records import FORMAT, Fact, now
 
 BINS = 40
 HISTOGRAMS = 10
+MOST_WEIGHTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,10 @@ class AllSamples:
 # ---- start, pause, resume, end -------------------------------------------------------------------------------
 
 
-def started(name: str, settings: Settings, task: Task, net: str, environment: dict[str, Any]) -> Fact:
-    """Return the ``start`` fact of a run; ``net`` is the fingerprint of its net."""
+def started(
+    name: str, settings: Settings, task: Task, net: str, environment: dict[str, Any], sieve: Fact | None = None
+) -> Fact:
+    """Return the ``start`` fact of a run; ``net`` is the fingerprint of its net, ``sieve`` says how its sieve looks."""
     return {
         "kind": "start",
         "format": FORMAT,
@@ -74,6 +77,7 @@ def started(name: str, settings: Settings, task: Task, net: str, environment: di
         "settings": settings.plain(),
         **task.data,
         "net": net,
+        **({} if sieve is None else {"sieve": sieve}),
         "metric": task.metric,
         "environment": environment,
     }
@@ -93,7 +97,7 @@ def ended(
     tested: Fact,
     counts: dict[str, Any],
     *,
-    full_samples: int,
+    cost: Fact,
     not_finite: int,
     seconds: dict[str, float],
     all_samples: AllSamples,
@@ -104,7 +108,7 @@ def ended(
     Args:
         tested: The result of the last test.
         counts: Best metric, epochs, steps and samples.
-        full_samples: How many samples a run on full data would have trained on.
+        cost: What it cost beside full data, from ``cost_of``.
         not_finite: How many losses were not finite.
         seconds: Where the time went.
         all_samples: The task's samples.
@@ -119,8 +123,7 @@ def ended(
         "metric": tested.get("metric"),
         "test_loss": tested.get("test_loss"),
         **counts,
-        "full_samples": full_samples,
-        "saved": 1 - counts["samples"] / full_samples,
+        **cost,
         "not_finite": not_finite,
         "seconds": seconds,
         "class_size": all_samples.class_sizes(),
@@ -129,15 +132,44 @@ def ended(
     }
 
 
+def cost_of(samples: int, full_samples: int, steps: int, looking: float | None = None) -> Fact:
+    """Say what a run cost beside full data.
+
+    Args:
+        samples: How many samples it trained on.
+        full_samples: How many a run on full data would have trained on.
+        steps: The steps that it took; with a sieve, those of full data.
+        looking: The FLOPs of looking as a share of those of full data; None without a sieve.
+
+    Returns:
+        ``same_cost_steps`` is the number of steps on full data that cost as much.
+
+    >>> cost_of(600, 1000, 100, looking=0.05)["same_cost_steps"]
+    65
+    """
+    compute = samples / full_samples + (looking or 0.0)
+    same = steps if looking is None else max(1, round(compute * steps))
+    fact = {"full_samples": full_samples, "saved": 1 - samples / full_samples, "compute": compute}
+    return {**fact, **({} if looking is None else {"looking": looking}), "same_cost_steps": same}
+
+
 # ---- an epoch ------------------------------------------------------------------------------------------------
 
 
-def of_plan(plan: Plan, kept: int, scores: Tensor, trained: int, all_samples: AllSamples, epochs: int) -> Fact:
+def first_of(plan: Plan, count: int) -> Plan:
+    """Return a plan of its first ``count`` samples: a run limited by steps may end before the last."""
+    if count == plan.kept:
+        return plan
+    used = plan.indices[:count]
+    return Plan(plan.epoch, used, torch.zeros_like(plan.table).index_copy(0, used, plan.weights[:count]))
+
+
+def of_epoch(plan: Plan, used: Plan, scores: Tensor, trained: int, all_samples: AllSamples, epochs: int) -> Fact:
     """Describe an epoch by its plan; what only training shows is left empty.
 
     Args:
         plan: The plan.
-        kept: How many samples of the plan are used: a run limited by steps may end before the last.
+        used: The part of it that was trained on.
         scores: The scores the plan was drawn from.
         trained: How many samples earlier epochs trained on.
         all_samples: The task's samples.
@@ -146,24 +178,22 @@ def of_plan(plan: Plan, kept: int, scores: Tensor, trained: int, all_samples: Al
     Returns:
         The fact.
     """
-    growth, size = plan.growth, all_samples.size
-    noise_to_signal = estimate_noise(plan, scores)
-    if kept < plan.kept:
-        used = plan.indices[:kept]
-        plan = Plan(plan.epoch, used, torch.zeros_like(plan.table).index_copy(0, used, plan.weights[:kept]))
-    values, counts = torch.unique(plan.table[plan.table != 0], return_counts=True)
-    order = counts.argsort(descending=True)[:16].sort().values
+    size, kept = all_samples.size, used.kept
+    values, counts = torch.unique(used.table[used.table != 0], return_counts=True)
+    if len(values) > MOST_WEIGHTS:
+        values, counts = torch.unique(used.table[used.table != 0].round(decimals=1), return_counts=True)
+    order = counts.argsort(descending=True)[:MOST_WEIGHTS].sort().values
     fact: Fact = {
         "epoch": plan.epoch, "kept": kept, "size": size, "saved": 1 - kept / size,
         "saved_so_far": 1 - (trained + kept) / ((plan.epoch + 1) * size),
-        "growth": growth, "effective_size": plan.effective_size, "noise": noise_to_signal,
+        "growth": plan.growth, "effective_size": used.effective_size, "noise": estimate_noise(plan, scores),
         "not_finite": 0, "steps": 0, "lr": 0.0, "train_loss": None, "metric": None, "test_loss": None,
         "weights": {"values": values[order].tolist(), "counts": counts[order].tolist()},
-        "class_kept": all_samples.by_class(all_samples.spread(plan.table.ne(0))),
+        "class_kept": all_samples.by_class(all_samples.spread(used.table.ne(0))),
     }  # fmt: skip
     every = max(1, epochs // HISTOGRAMS)
     if plan.epoch % every == every - 1 and plan.epoch:
-        fact["losses"] = histogram(scores, plan.table)
+        fact["losses"] = histogram(scores, used.table)
     return fact
 
 

@@ -72,13 +72,13 @@ def resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, classes))
 
 
-def conv(shape: tuple[int, ...], classes: int) -> nn.Module:
+def conv(shape: tuple[int, ...], classes: int, filters: int = 32) -> nn.Module:
     """Build a net for digits: two convolutions with batch norm, one pooling, one linear layer."""
     channels, height, width = _image(shape)
     return nn.Sequential(
-        *(*_conv(channels, 32, 3), nn.ReLU(inplace=True)),
-        *(*_conv(32, 64, 3), nn.ReLU(inplace=True)),
-        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * (height // 2) * (width // 2), classes)),
+        *(*_conv(channels, filters, 3), nn.ReLU(inplace=True)),
+        *(*_conv(filters, 2 * filters, 3), nn.ReLU(inplace=True)),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * filters * (height // 2) * (width // 2), classes)),
     )
 
 
@@ -93,12 +93,26 @@ def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
 
 NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "conv": conv,
+    "conv8": partial(conv, filters=8),
     "mlp": mlp,
+    "mlp16": partial(mlp, width=16),
+    "mlp32": partial(mlp, width=32),
     "mlp64": partial(mlp, width=64),
     "resnet18": partial(resnet, block=Basic, depths=(2, 2, 2, 2)),
     "resnet50": partial(resnet, block=Bottleneck, depths=(3, 4, 6, 3)),
     "resnet8": partial(resnet, block=Basic, depths=(1, 1, 1), width=32),
+    "resnet8w8": partial(resnet, block=Basic, depths=(1, 1, 1), width=8),
 }
+
+RELATIVES = {
+    "conv": "conv8",
+    "mlp": "mlp32",
+    "mlp64": "mlp16",
+    "resnet18": "resnet8",
+    "resnet50": "resnet8",
+    "resnet8": "resnet8w8",
+}
+"""A net of the same kind with about a tenth of the FLOPs."""
 
 
 class Logits(nn.Module):
@@ -149,7 +163,15 @@ def net_for(task: Task, settings: Settings) -> nn.Module:
     Raises:
         InputError: If the net does not exist or does not fit the inputs.
     """
-    name = settings.model or default_net(task)
+    return named_net(settings.model or default_net(task), task)
+
+
+def named_net(name: str, task: Task) -> nn.Module:
+    """Build a net by its name, or with the name "task" the task's own, for the inputs and classes of a task.
+
+    Raises:
+        InputError: If the net does not exist or does not fit the inputs.
+    """
     if name == "task":
         if task.make_model is None:
             raise InputError(message("a task with its own net", task.name, "Name a model."))
@@ -159,6 +181,14 @@ def net_for(task: Task, settings: Settings) -> nn.Module:
         remedy = "Give the task a make_model."
         raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
     return make_net(name, tuple(first.shape), max(len(task.classes), 1))
+
+
+def name_relative(task: Task, settings: Settings) -> str:
+    """Name a small net for the task of a run, of the same kind as its model if that is a net of the lab."""
+    name = settings.model or default_net(task)
+    first = cast(Any, task.train)[0][0]
+    is_image = isinstance(first, Tensor) and first.dim() == 3
+    return RELATIVES.get(name, "resnet8w8" if is_image else "mlp16")
 
 
 def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

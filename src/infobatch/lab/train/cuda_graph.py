@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ...plan import Plan
 from ..tasks.task import Task
 from .batches import Batch, Draws, Resident, draw_augmentations, is_resident, size_of
+from .method_text import is_sieve
 from .optimizers import IN_A_GRAPH
 from .settings import Settings
 
@@ -120,10 +121,11 @@ def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def can_capture(task: Task, settings: Settings, device: torch.device) -> bool:
-    """True if a step can be a CUDA graph: data and learning rate on the device, and at least one full batch."""
+    """True if a step can be a CUDA graph: data and learning rate on the device, at least one full batch, no sieve."""
     return (
         device.type == "cuda"
         and settings.graph
+        and not is_sieve(settings.method)
         and is_resident(task, settings)
         and size_of(task.train) >= settings.batch_size
         and settings.amp != "fp16"

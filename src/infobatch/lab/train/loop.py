@@ -30,8 +30,10 @@ from ..tasks.task import Arrays, Task, check_range, check_scores
 from .batches import TEST_BATCH, Batch, Draws, Preprocess, draw_augmentations, is_resident, make_feed, move, size_of
 from .clock import Clock
 from .cuda_graph import CapturedStep, can_capture, cudnn_benchmark
+from .method_text import parse_sieve
 from .optimizers import epoch_rates, make_optimizer, rate_table, set_learning_rate
 from .settings import Compensate, Settings, find_device
+from .sieving import BatchSieve
 from .static import Choice, prepare
 
 CHECKPOINT_SECONDS = 20.0
@@ -142,7 +144,8 @@ class Training:
         """Steps of an epoch on full data."""
         self.total_steps = settings.steps or settings.epochs * self.full_steps
         self.epochs = math.ceil(self.total_steps / self.full_steps)
-        if settings.steps and method.name != "full":
+        sieved = parse_sieve(settings.method)
+        if settings.steps and (method.name != "full" or sieved is not None):
             raise InputError(message("steps with the method full", settings.method, "Pruned runs end by epochs."))
         compensate = cast(Compensate, settings.grows)
         self.train_data = Pruned(task.train, method, self.epochs, seed=settings.seed, compensate=compensate)
@@ -158,6 +161,11 @@ class Training:
         self.rates = rate_table(settings, self.total_steps)
         self.feed = make_feed(task, self.train_data, settings, self.device)
         self.preprocess = Preprocess(task, settings, self.device)
+        self.sieve: BatchSieve | None = None
+        if sieved is not None:
+            self.sieve = BatchSieve(sieved, settings, task, self.model, self.total_steps, self._autocast)
+            for inputs, labels in self.feed.few():
+                self.sieve.count_flops(self.preprocess(inputs), len(labels))
         self.visits = torch.zeros(size, dtype=torch.int32, device=self.device)
         """How often each sample was trained on."""
         self.steps = 0
@@ -191,8 +199,7 @@ class Training:
         epoch, batch_size = plan.epoch, self.settings.batch_size
         remaining = self.total_steps - self.steps + self._epoch_samples // batch_size
         steps = min(math.ceil(plan.kept / batch_size), remaining)
-        kept, scores = min(plan.kept, steps * batch_size), self.train_data.scores
-        fact = facts.of_plan(plan, kept, scores, self.samples, self.all_samples, self.epochs)
+        scores = self.train_data.scores
         rates = epoch_rates(self.rates, plan, steps, batch_size, self.full_steps)
 
         completed = self._train(plan, rates, stop)
@@ -202,9 +209,11 @@ class Training:
             history = self.train_data.history  # once an epoch is complete, this turns its losses into scores
         if not completed:
             return None
-        self.samples += self._epoch_samples
-        fact |= {"steps": steps, "lr": rates[-1], "train_loss": float(self.loss_sum) / self._epoch_samples}
-        self.visits[plan.indices[: self._epoch_samples]] += 1
+        used = facts.first_of(plan, self._epoch_samples) if self.sieve is None else self.sieve.end_epoch(plan)
+        fact = facts.of_epoch(plan, used, scores, self.samples, self.all_samples, self.epochs)
+        self.samples += used.kept
+        fact |= {"steps": steps, "lr": rates[-1], "train_loss": float(self.loss_sum) / used.kept}
+        self.visits[used.indices] += 1
         self._epoch_samples = 0
         self.loss_sum.zero_()
         if self.is_finished or (epoch + 1) % self.settings.eval_every == 0:
@@ -262,19 +271,27 @@ class Training:
         """Take one training step on a batch, on any device and from any feed; a CUDA graph captures this."""
         # Only full batches go through the compiled net: each size of a last batch would be compiled anew.
         net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
-        with norms_for_one_sample(self.model) if len(batch.labels) == 1 else nullcontext():
-            outputs = self._predict(net, batch.inputs, batch.draws)
-        losses = self.task.loss(outputs, batch.labels, self.settings.label_smoothing)
+        inputs, labels = self.preprocess(batch.inputs, batch.draws), batch.labels
+        if self.sieve is not None:
+            indices = self.train_data.batch_indices if batch.indices is None else batch.indices
+            inputs, labels = self.sieve.choose(inputs, labels, indices)
+        with norms_for_one_sample(self.model) if len(labels) == 1 else nullcontext():
+            outputs = self._predict(net, inputs)
+        losses, score = self.task.loss(outputs, labels, self.settings.label_smoothing), None
         self.loss_sum.add_(losses.detach().sum())
-        loss = self.train_data.update(losses, batch.indices, confidence=self._confidence(outputs, batch.labels))
+        confidence = self._confidence(outputs, labels)
+        if self.sieve is not None:
+            losses, score, confidence = self.sieve.expand(losses, confidence)
+        loss = self.train_data.update(losses, batch.indices, score=score, confidence=confidence)
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _predict(self, net: Callable[[Any], Any], inputs: Any, draws: Draws | None = None) -> Any:
+    def _predict(self, net: Callable[[Any], Any], inputs: Any) -> Any:
+        """Run the net on preprocessed inputs."""
         with self._autocast():
-            return net(self.preprocess(inputs, draws))
+            return net(inputs)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.amp == "none":
@@ -296,7 +313,7 @@ class Training:
         self.model.eval()
         generator = torch.Generator()  # otherwise the loader would draw from torch's global generator
         for (inputs, labels), indices in self.train_data.hidden(batch_size=TEST_BATCH, generator=generator):
-            outputs = self._predict(self.model, move(inputs, self.device))
+            outputs = self._predict(self.model, self.preprocess(move(inputs, self.device)))
             labels = labels.to(self.device)
             losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
             self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
@@ -307,7 +324,7 @@ class Training:
         self.model.eval()
         losses, scores, labels = [], [], []
         for inputs, targets in self.feed.test():
-            outputs = self._predict(self.model, inputs)
+            outputs = self._predict(self.model, self.preprocess(inputs))
             losses.append(self.task.loss(outputs, targets, 0.0))
             scores.append(check_scores(self.task.score(outputs, targets), len(targets)))
             labels.append(targets)
@@ -320,14 +337,16 @@ class Training:
         random = random_state(self.device)
         self.model.eval()
         for inputs, labels in self.feed.few():
-            check_range(check_scores(self.task.score(self._predict(self.model, inputs), labels), len(labels)))
+            outputs = self._predict(self.model, self.preprocess(inputs))
+            check_range(check_scores(self.task.score(outputs, labels), len(labels)))
         load_random_state(random, self.device)
 
     # ---- facts -------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> Fact:
         """Return the ``start`` fact."""
-        return facts.started(name, self.settings, self.all_samples.task, fingerprint(self.model), self.environment)
+        net, sieve = fingerprint(self.model), None if self.sieve is None else self.sieve.facts
+        return facts.started(name, self.settings, self.all_samples.task, net, self.environment, sieve)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -341,17 +360,25 @@ class Training:
     def end(self) -> Fact:
         """Return the ``end`` fact."""
         counts = {"best": self.best, "epochs": self.epochs, "steps": self.steps, "samples": self.samples}
-        full_samples = self.settings.epochs * self.all_samples.size
         not_finite = sum(each.not_finite for each in self.train_data.history)
         return facts.ended(
             self._test_facts,
             counts,
-            full_samples=full_samples,
+            cost=self._cost(),
             not_finite=not_finite,
             seconds=self.clock.total(),
             all_samples=self.all_samples,
             visits=self.visits,
         )
+
+    def _cost(self) -> Fact:
+        """Return what the run cost beside full data."""
+        full_samples = self.settings.epochs * self.all_samples.size
+        if self.sieve is None:
+            return facts.cost_of(self.samples, full_samples, self.steps)
+        looking = self.sieve.looking() / full_samples
+        cost = facts.cost_of(self.samples, full_samples, self.settings.epochs * self.full_steps, looking)
+        return {**cost, "look_not_finite": self.sieve.not_finite}
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
@@ -372,6 +399,7 @@ class Training:
             "tested": self._test_facts,
             "visits": self.visits,
             "loss_sum": self.loss_sum,
+            "sieve": None if self.sieve is None else self.sieve.state(),
             **random_state(self.device),
         }
 
@@ -388,4 +416,6 @@ class Training:
         self._test_facts = dict(state["tested"])
         self.visits.copy_(state["visits"])
         self.loss_sum.copy_(state["loss_sum"])
+        if self.sieve is not None:
+            self.sieve.load(state["sieve"])
         load_random_state(state, self.device)

@@ -1,9 +1,10 @@
-"""Methods by their text, as in "infobatch:ratio=0.5,delta=0.875" or "static.el2n:share=0.7,then=infobatch"."""
+"""Methods by their text, as in "infobatch:ratio=0.5", "static.el2n:share=0.7,then=infobatch" or "sieve.hardest"."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,16 +13,32 @@ import torch
 from torch import Tensor
 
 from ... import methods
+from ...checks import check_count
 from ...errors import InputError, message
 from ...methods import variations
 from ...methods.method import Method
 from ...selection import SELECTORS, budget
+from ...sieve import SIEVE_METHODS, SieveMethod
 from ..format import suggest
 
 VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
 """Settings that every method accepts: each wraps the method in a variation of it."""
 STATIC = "static."
 """What the name of a static method starts with."""
+SIEVE = "sieve."
+"""What the name of a method starts with that chooses inside the batch."""
+LOOKS = ("proxy", "own")
+"""What a sieve may look with: a small network that trains beside the model, or the model itself."""
+PUBLISHED_LOOKS = {"selective_backprop": "own"}
+"""Looks that belong to a published method; all others look with a proxy unless told otherwise."""
+SIEVE_SETTINGS: dict[str, Any] = {"look": "proxy", "net": "resnet8", "every": 4, "then": "infobatch"}
+"""Settings that every sieve with a look accepts, each with a value of its type."""
+NOT_BY_TEXT = {
+    "rho_loss": "a reference network, trained beforehand on other data",
+    "es": "the remembered losses of another method",
+    "tokens": "a function that says which tokens count",
+}
+"""What a text cannot give to these methods of ``infobatch.sieve``."""
 RETIRED_METHODS = frozenset({"one_walk", "ramp"})
 """Experiments that older records name. They can be read, not trained; research/ideas says what they were."""
 SUFFIXES = ("none", "loss", "lr")
@@ -72,9 +89,11 @@ def parse_method(text: str, labels: Tensor | None = None) -> Method:
 
 
 def _unknown_method(name: str, text: str) -> InputError:
-    known = [*methods.METHODS, *(STATIC + each for each in SELECTORS)]
+    known = [*methods.METHODS, *(STATIC + each for each in SELECTORS), *(SIEVE + each for each in SIEVE_METHODS)]
     without_suffix, plus, suffix = text.rpartition("+")
-    if name in known:
+    if name.startswith(SIEVE) and name in known:
+        remedy = "A sieve chooses inside each batch: use it with `infobatch train` or `compare`."
+    elif name in known:
         remedy = "A static method selects once, before training: use it with `infobatch train` or `compare`."
     elif name in RETIRED_METHODS:
         remedy = "That experiment was dropped: its records can be read, but it is no longer trained."
@@ -121,13 +140,85 @@ def parse_static(text: str) -> Static | None:
     return Static(name, given, then)
 
 
+@dataclass(frozen=True)
+class Sieved:
+    """A method that chooses inside the batch with its settings, what it looks with, and the memory method on top."""
+
+    name: str
+    settings: dict[str, Any]
+    look: str
+    """One of ``LOOKS``; "" if the method needs none."""
+    net: str
+    """The proxy's net; "" for a small relative of the model."""
+    every: int
+    """The proxy trains on every n-th batch."""
+    then: str
+    """The method that decides which samples an epoch uses; "" for all of them."""
+
+
+def parse_sieve(text: str) -> Sieved | None:
+    """Parse the text of a method that chooses inside the batch; return None for any other method.
+
+    Raises:
+        InputError: If the method or one of its settings is unknown, has the wrong type, or cannot be given by a text.
+
+    >>> parse_sieve("sieve.hardest:keep=0.25,net=mlp16")
+    Sieved(name='hardest', settings={'keep': 0.25}, look='proxy', net='mlp16', every=4, then='')
+    """
+    name, settings_text = _split(text)
+    if not name.startswith(SIEVE):
+        return None
+    name = name.removeprefix(SIEVE)
+    if name not in SIEVE_METHODS:
+        known = [each for each in SIEVE_METHODS if each not in NOT_BY_TEXT]
+        raise InputError(message("a method inside the batch", repr(SIEVE + name), suggest(name, known)))
+    if name in NOT_BY_TEXT:
+        remedy = "Build infobatch.Sieve in a training loop of yours."
+        got = f"{SIEVE}{name}, which needs {NOT_BY_TEXT[name]}"
+        raise InputError(message("a method that a text can describe", got, remedy))
+    parameters = inspect.signature(SIEVE_METHODS[name]).parameters
+    own = {
+        key: entry.default
+        for key, entry in parameters.items()
+        if _is_number_or_text(entry.default) and key not in SIEVE_SETTINGS
+    }
+    needs_look = SIEVE_METHODS[name]().needs_look
+    shared = SIEVE_SETTINGS if needs_look else {"then": SIEVE_SETTINGS["then"]}
+    given = _parse_settings(SIEVE + name, settings_text, own, shared)
+    look, net, every, then = (given.pop(key, None) for key in SIEVE_SETTINGS)
+    look = look or (PUBLISHED_LOOKS.get(name, LOOKS[0]) if needs_look else "")
+    if needs_look:
+        _check_look(look, {"net": net, "every": every})
+    if then:
+        parse_method(then)
+    make_sieve_method(name, given)
+    return Sieved(name, given, look, net or "", SIEVE_SETTINGS["every"] if every is None else every, then or "")
+
+
+def make_sieve_method(name: str, settings: Mapping[str, Any]) -> SieveMethod:
+    """Build the method of a sieve; batches are (inputs, labels, ...)."""
+    labels = {"labels": lambda batch: batch[1]} if settings.get("class_floor") else {}
+    return SIEVE_METHODS[name](**settings, **labels)
+
+
+def _check_look(look: str, of_proxy: Mapping[str, Any]) -> None:
+    if look not in LOOKS:
+        raise InputError(message(f"look as {' or '.join(LOOKS)}", repr(look), suggest(look, LOOKS)))
+    if of_proxy["every"] is not None:
+        check_count("every", of_proxy["every"], 1, "The proxy trains on every n-th batch.")
+    given = [key for key, value in of_proxy.items() if value is not None]
+    if look != "proxy" and given:
+        got = f"{' and '.join(given)} with look={look}"
+        raise InputError(message("settings of a proxy only with look=proxy", got, "Leave out one of them."))
+
+
 @cache
 def check_method(text: str) -> None:
     """Raise InputError unless ``text`` is a method of today or of an older record.
 
     Cached: thousands of records share a few dozen methods.
     """
-    if not is_retired(text) and parse_static(text) is None:
+    if not is_retired(text) and parse_static(text) is None and parse_sieve(text) is None:
         parse_method(text)
 
 
@@ -153,10 +244,19 @@ def is_reweighted(method: str) -> bool:
 
 @cache
 def pruning_method(method: str) -> str:
-    """The method that prunes epochs: of a static method the one that trains on its subset; "" if none does."""
-    static = None if is_retired(method) else parse_static(method)
-    name = method if static is None else static.then
+    """The method that prunes epochs: of a static method or a sieve the one named by ``then``; "" if none does."""
+    outer = None if is_retired(method) else parse_static(method) or parse_sieve(method)
+    name = method if outer is None else outer.then
     return "" if name == "full" else name
+
+
+def is_sieve(method: str) -> bool:
+    """True if the method chooses inside the batch.
+
+    >>> is_sieve("sieve.lot:keep=0.7"), is_sieve("infobatch")
+    (True, False)
+    """
+    return method.startswith(SIEVE)
 
 
 def needs_losses_only(method: Method, size: int | None = None) -> bool:

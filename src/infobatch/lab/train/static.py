@@ -21,7 +21,7 @@ from ...methods.method import Method
 from ...selection import Evidence, Selection
 from ..tasks.nets import make_net
 from ..tasks.task import Arrays, Task
-from .method_text import parse_method, parse_static
+from .method_text import parse_method, parse_sieve, parse_static
 from .settings import Settings
 
 PROXY: dict[str, Any] = {"model": "mlp", "epochs": 10, "runs": 3, "early": 4, "batch_size": 128, "lr": 0.05}
@@ -84,8 +84,9 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
     """
     static = parse_static(settings.method)
     if static is None:
-        labels = task.train.labels if isinstance(task.train, Arrays) else None
-        return Prepared(task, parse_method(settings.method, labels))
+        labels, sieved = task.train.labels if isinstance(task.train, Arrays) else None, parse_sieve(settings.method)
+        text = settings.method if sieved is None else sieved.then or "full"
+        return Prepared(task, parse_method(text, labels))
     if not isinstance(task.train, Arrays) or not task.classes:
         expected = "samples in memory, with classes, for a static method"
         raise InputError(message(expected, task.name, "infobatch.selection works with any data set."))
