@@ -88,7 +88,7 @@ def test_a_comparison_that_is_terminated_goes_on(say: Any, place: Path) -> None:
     assert [numbers(run) for run in mine] == [numbers(run) for run in whole]
     # what a person sees, and what a machine does
     rows = {row["label"]: row for row in told["comparison"]["rows"]}
-    assert list(rows) == ["full", "infobatch", "full, steps of infobatch"]
+    assert list(rows) == ["full", "infobatch", "full, cost of infobatch"]
     full = [run.end["metric"] for run in whole if run.end and run.label == "full"]
     assert rows["full"]["mean"] == pytest.approx(np.mean(full))
     shown = f"{np.mean(full):.2f} ± {np.std(full, ddof=1):.2f}"

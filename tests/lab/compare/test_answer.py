@@ -182,7 +182,7 @@ def test_the_answer_has_the_digits_of_the_table() -> None:
     found = compare(runs + made("full", [88.0, 93.5, 90.5], steps=70))
     differences = {row.label: row.difference for row in found.rows}
     (text,) = answers_of(found)
-    for label in ("infobatch", "full, steps of infobatch"):
+    for label in ("infobatch", "full, cost of infobatch"):
         difference = differences[label]
         assert difference is not None
         assert f" {abs(difference.mean):.2f} points less accurate" in text

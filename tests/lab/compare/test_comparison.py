@@ -193,21 +193,21 @@ def test_full_data_with_as_many_steps_is_matched_to_its_method() -> None:
     theirs = [made("random", seed, 80.0 + seed, took=50) for seed in range(3)]
     controls = [made("full", seed, 89.0 + seed, steps=70 + seed) for seed in range(3)]
     controls += [made("full", seed, 85.0 + seed, steps=50) for seed in range(3)]
-    assert compare([*ours, made("full", 0, 1.0, steps=70, lr=0.7)]).rows[0].same_steps is None  # not like it
+    assert compare([*ours, made("full", 0, 1.0, steps=70, lr=0.7)]).rows[0].same_cost is None  # not like it
     rows = {row.label: row for row in compare(full + ours + theirs + controls).rows}
-    assert set(rows) == {"full", "infobatch", "random", "full, steps of infobatch", "full, steps of random"}
-    assert rows["full, steps of infobatch"].n == 3
-    ahead = rows["infobatch"].same_steps
-    behind = rows["random"].same_steps
+    assert set(rows) == {"full", "infobatch", "random", "full, cost of infobatch", "full, cost of random"}
+    assert rows["full, cost of infobatch"].n == 3
+    ahead = rows["infobatch"].same_cost
+    behind = rows["random"].same_cost
     assert ahead is not None
     assert ahead.mean == pytest.approx(1.0)
     assert behind is not None
     assert behind.mean == pytest.approx(-5.0)
-    assert rows["full"].same_steps is None
+    assert rows["full"].same_cost is None
     near = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=101), made("full", 0, 1.0, steps=100)]
-    assert [row.same_steps is not None for row in compare(near).rows] == [True, False, True]  # near enough
+    assert [row.same_cost is not None for row in compare(near).rows] == [True, False, True]  # near enough
     far = [made("infobatch", 0, 1.0, took=100), made("random", 0, 1.0, took=103), made("full", 0, 1.0, steps=100)]
-    assert [row.same_steps is not None for row in compare(far).rows] == [True, False, False]
+    assert [row.same_cost is not None for row in compare(far).rows] == [True, False, False]
 
 
 def test_of_two_rates_a_method_is_held_against_the_one_that_did_better() -> None:
@@ -216,15 +216,15 @@ def test_of_two_rates_a_method_is_held_against_the_one_that_did_better() -> None
     grown = [made("full", seed, 87.0 + seed, steps=70, compensate="lr") for seed in range(3)]
     found = compare(full + ours + plain + grown)
     rows = {row.label: row for row in found.rows}
-    assert set(rows) == {"full", "infobatch", "full, steps of infobatch", "full+lr, steps of infobatch"}
-    assert rows["infobatch"].same_steps == differing([1.0] * 3)
+    assert set(rows) == {"full", "infobatch", "full, cost of infobatch", "full+lr, cost of infobatch"}
+    assert rows["infobatch"].same_cost == differing([1.0] * 3)
     assert [row.n for row in found.rows] == [3] * 4
     assert "full+lr" in found.rates
     assert not any("full+lr" in note for note in found.notes)  # how it is done, and nothing to beware of
     worse = [made("full", seed, 60.0, steps=70, compensate="lr") for seed in range(3)]
-    assert row_of(full + ours + plain + worse, "infobatch").same_steps == differing([3.0] * 3)
+    assert row_of(full + ours + plain + worse, "infobatch").same_cost == differing([3.0] * 3)
     some = compare(full + ours + plain + grown[:1])
-    assert {row.label: row.same_steps for row in some.rows}["infobatch"] == differing([3.0] * 3)  # all seeds before one
+    assert {row.label: row.same_cost for row in some.rows}["infobatch"] == differing([3.0] * 3)  # all seeds before one
     assert compare(full + ours + plain).rates == ""
 
 
@@ -234,7 +234,7 @@ def test_controls_keep_their_methods_where_numbers_of_steps_coincide() -> None:
         for seed, steps in enumerate(counts):
             runs += [made(method, seed, 90.0, took=steps), made("full", seed, 89.0, steps=steps)]
     rows = {row.label: row.n for row in compare(runs).rows}
-    assert rows == {"infobatch": 3, "random": 3, "full, steps of infobatch": 3, "full, steps of random": 3}
+    assert rows == {"infobatch": 3, "random": 3, "full, cost of infobatch": 3, "full, cost of random": 3}
 
 
 def test_full_data_with_a_round_number_of_steps_stands_beside_all_that_took_about_as_many() -> None:
@@ -245,7 +245,7 @@ def test_full_data_with_a_round_number_of_steps_stands_beside_all_that_took_abou
     rows = {row.label: row for row in compare([*ours, *theirs, *others, *controls]).rows}
     assert set(rows) == {"infobatch", "random", "saving", "full, 1000 steps"}
     assert rows["full, 1000 steps"].n == 3
-    apart = {name: row.same_steps.mean if row.same_steps else None for name, row in rows.items()}
+    apart = {name: row.same_cost.mean if row.same_cost else None for name, row in rows.items()}
     assert apart == {"infobatch": 5.0, "random": -5.0, "saving": None, "full, 1000 steps": None}
 
 
@@ -256,15 +256,15 @@ def test_two_methods_may_have_the_control_of_a_seed_in_common() -> None:
     pairs = {(run.settings.seed, run.end["steps"]) for run in ours + theirs}  # type: ignore[index]
     controls = [made("full", seed, 85.0, steps=steps) for seed, steps in sorted(pairs)]
     rows = {row.label: row for row in compare([*ours, *theirs, *controls]).rows}
-    assert {name: row.n for name, row in rows.items() if "steps" in name} == {
-        "full, steps of infobatch": 3,
-        "full, steps of random": 3,
+    assert {name: row.n for name, row in rows.items() if "cost of" in name} == {
+        "full, cost of infobatch": 3,
+        "full, cost of random": 3,
     }
     twins = [made("tiers", seed, 70.0, took=(70, 71, 72)[seed]) for seed in range(3)]
     rows = {row.label: row for row in compare([*ours, *twins, *controls]).rows}
-    assert "full, steps of infobatch" in rows
-    assert "full, steps of tiers" not in rows
-    assert rows["tiers"].same_steps == differing([-15.0] * 3)
+    assert "full, cost of infobatch" in rows
+    assert "full, cost of tiers" not in rows
+    assert rows["tiers"].same_cost == differing([-15.0] * 3)
 
 
 def test_order_is_that_of_the_first_seed_however_runs_come() -> None:
@@ -275,7 +275,7 @@ def test_order_is_that_of_the_first_seed_however_runs_come() -> None:
             runs.append(made(method, seed, 90.0, took={"random": 50, "infobatch": 70}.get(method, 100), time=time))
         runs += [made("full", seed, 89.0, steps=steps, time=f"2026-01-0{1 + seed}T00:01:00Z") for steps in (70, 50)]
     runs.append(made("full", 0, 89.0, steps=7))
-    order = ["full", "random", "full, steps of random", "infobatch", "full, steps of infobatch", "full, 7 steps"]
+    order = ["full", "random", "full, cost of random", "infobatch", "full, cost of infobatch", "full, 7 steps"]
     assert list(group(runs)) == order
     random.Random(0).shuffle(runs)
     assert [row.label for row in compare(runs).rows] == order
@@ -309,7 +309,7 @@ def test_ideas_are_held_against_full_data_with_the_same_ideas_else_with_none() -
 
     controls = many("full", [70.0] * 3, steps=70, ideas=idea) + many("full", [60.0] * 3, steps=70)
     rows = {row.label: row for row in compare(ours + plain + controls).rows}
-    same = rows[f"infobatch {idea}"].same_steps
+    same = rows[f"infobatch {idea}"].same_cost
     assert same is not None
     assert same.mean == pytest.approx(11.0)
 
@@ -397,7 +397,7 @@ def test_full_data_with_as_many_steps_is_beside_all_seeds_or_none() -> None:
     runs = many("full", [90.0, 91.0, 92.0]) + many("full", [89.0, 90.0, 91.0], steps=100)
     for took, n in (([95, 100, 105], 3), ([101, 106, 108], None)):
         pruned = [made("random", seed, 90.0, took=steps) for seed, steps in enumerate(took)]
-        same = row_of([*runs, *pruned], "random").same_steps
+        same = row_of([*runs, *pruned], "random").same_cost
         assert (same and same.n) == n
 
 

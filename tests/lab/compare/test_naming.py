@@ -15,7 +15,7 @@ from infobatch.lab.runs.records import Run
 from infobatch.lab.train.settings import Settings
 
 KINDS = [
-    "full, steps of infobatch", "full, steps of tiers:ratio=0.2", "full+lr, steps of infobatch", "full, 900 steps",
+    "full, cost of infobatch", "full, cost of tiers:ratio=0.2", "full+lr, cost of infobatch", "full, 900 steps",
     "full average, 900 steps", "full", "infobatch", "infobatch, 900 steps", "random",
 ]  # fmt: skip
 
@@ -39,7 +39,7 @@ def test_names_tell_rows_apart() -> None:
 
 
 def test_a_single_kind_needs_no_number_of_steps() -> None:
-    labels = [f"{stem} · lr={rate}" for rate in (0.1, 0.2) for stem in ("full", "full, steps of infobatch")]
+    labels = [f"{stem} · lr={rate}" for rate in (0.1, 0.2) for stem in ("full", "full, cost of infobatch")]
     assert list(map(name_among(labels), labels)) == [
         "full · lr=0.1", "shorter run · lr=0.1", "full · lr=0.2", "shorter run · lr=0.2",
     ]  # fmt: skip
@@ -47,9 +47,10 @@ def test_a_single_kind_needs_no_number_of_steps() -> None:
 
 def test_rows_are_found_by_name_and_by_label() -> None:
     runs = made("full") + made("infobatch", 70) + made("full", steps=70)
-    label, name = "full, steps of infobatch", "shorter run"
+    label, name = "full, cost of infobatch", "shorter run"
     found = compare(runs, against=name)
     assert found == compare(runs, against=label)
+    assert found == compare(runs, against="full, steps of infobatch")  # what earlier versions called it
     assert found.against == label
     shown, _ = name_rows(found)
     assert shown.against == name

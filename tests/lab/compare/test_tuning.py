@@ -48,11 +48,11 @@ def test_as_many_steps_are_at_their_own_best_rate() -> None:
     runs = at_rates("full", FULL) + at_rates("infobatch", PRUNED, took=70, saved=0.3)
     runs += at_rates("full", FEWER, steps=70, took=70) + at_rates("full", FULL, steps=50, took=50)
     found = {one.row.label: one for one in best_of(runs).rows}
-    assert found["full, steps of infobatch"].rate == 0.4
-    same = found["infobatch"].row.same_steps
+    assert found["full, cost of infobatch"].rate == 0.4
+    same = found["infobatch"].row.same_cost
     assert same is not None
     assert same.mean == pytest.approx(statistics.fmean(PRUNED[0.1]) - statistics.fmean(FEWER[0.4]))
-    assert found["full, 50 steps"].row.same_steps is None
+    assert found["full, 50 steps"].row.same_cost is None
 
 
 def test_who_was_not_tried_at_each_rate_is_left_out() -> None:
@@ -75,7 +75,7 @@ def test_each_is_held_against_as_many_steps_of_its_own() -> None:
     runs += at_rates("full", FEWER, steps=70, took=70) + at_rates("full", FULL, steps=69, took=69)  # better, and tiers'
     found = {one.row.label: one.row for one in best_of(runs).rows}
     for name, control in (("infobatch", FEWER[0.4]), ("tiers", FULL[0.2])):
-        same = found[name].same_steps
+        same = found[name].same_cost
         assert same is not None
         assert same.mean == pytest.approx(statistics.fmean(PRUNED[0.1]) - statistics.fmean(control))
     assert found["infobatch"].runs == ("infobatch-0", "infobatch-1", "infobatch-2")

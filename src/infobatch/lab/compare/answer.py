@@ -41,8 +41,10 @@ class Facts:
     """The share of the samples of full data that the method did not train on; negative if it used more."""
     time_saved: float | None = None
     """The same for seconds; None if the times cannot be compared."""
+    compute_saved: float | None = None
+    """The same for compute, net of looking; None for a method that does not look, whose compute goes with samples."""
     shorter_run: Difference | None = None
-    """To full data trained for as many steps as the method took; None if there are no such runs."""
+    """To full data at equal compute; None if there are no such runs."""
     metric: str = "accuracy, %"
     baseline: str = "full data"
     margin: float = 0.3
@@ -98,7 +100,8 @@ def facts_of(found: Comparison, best: AtBest | None = None) -> tuple[Facts, ...]
             verdict=row.verdict,
             saved=row.saved,
             time_saved=row.time_saved if measures_time(row) else None,
-            shorter_run=row.same_steps,
+            compute_saved=None if row.looking is None else row.compute_saved,
+            shorter_run=row.same_cost,
             metric=found.metric,
             baseline=found.against or "full data",
             margin=found.margin,
@@ -132,7 +135,9 @@ def _metric(facts: Facts) -> str:
 
 def _describe_cost(facts: Facts) -> str:
     """Savings are counted from full data, even if the metric is compared with another row."""
-    amounts = [(facts.saved, "fewer", "many", "samples"), (facts.time_saved, "less", "much", "time")]
+    samples, compute = (facts.saved, "fewer", "many", "samples"), (facts.compute_saved, "less", "much", "compute")
+    spent = samples if facts.compute_saved is None else compute
+    amounts = [spent, (facts.time_saved, "less", "much", "time")]
     known = [_compare_amount(share, *words) for share, *words in amounts if share is not None]
     if not known:
         return "was trained beside full data"

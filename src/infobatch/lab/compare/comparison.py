@@ -19,7 +19,7 @@ from typing import Any
 
 from ...errors import InputError, message
 from ..format import percent, suggest
-from ..runs.fields import mean, metric_of, saved, seconds
+from ..runs.fields import compute, looking, mean, metric_of, same_cost_steps, saved, seconds
 from ..runs.records import Run
 from . import caveats
 from .grouping import (
@@ -35,11 +35,11 @@ from .grouping import (
     step_gap,
     usable,
 )
-from .naming import name_among
+from .naming import name_among, older_label
 from .verdicts import Difference, Verdict, judge, level_at, of_differences
 
-SAME_STEPS = 0.02
-"""How close a shorter run's number of steps must be to what the method takes on average, as a share."""
+SAME_COST = 0.02
+"""How close the cost of a shorter run must be to what the method costs on average, as a share."""
 BASELINE = Verdict("baseline", "the baseline")
 CONTROL = Verdict("control", "for comparison")
 
@@ -62,13 +62,22 @@ class Row:
     seconds_std: float | None
     steps: float | None
     difference: Difference | None
-    same_steps: Difference | None
-    """The difference to a shorter run: full data trained for as many steps. Older records may have two, of which one
-    has a growing learning rate: then to the better one."""
+    same_cost: Difference | None
+    """The difference to a shorter run: full data at equal compute. Older records may have two, of which one has a
+    growing learning rate: then to the better one."""
     verdict: Verdict
     runs: tuple[str, ...]
     time_saved: float | None = None
     """The share of the seconds of full data that was saved; None if the times cannot be compared."""
+    compute: float | None = None
+    """The compute as a share of that of full data, looking included."""
+    looking: float | None = None
+    """The share of the compute of full data that looking at batches took; None without a sieve."""
+
+    @property
+    def compute_saved(self) -> float | None:
+        """The share of the compute of full data that was saved, net of looking; negative if it cost more."""
+        return self.saved if self.looking is None or self.saved is None else self.saved - self.looking
 
 
 @dataclass(frozen=True)
@@ -135,8 +144,8 @@ def compare(
         against: The label or the shown name of a row to compare all others with, instead of full data.
 
     Returns:
-        The rows. The baseline and, unless ``against`` is given, the controls (shorter runs, and random if another
-        method is compared) get no verdict.
+        The rows. The baseline and, unless ``against`` is given, the controls (shorter runs, and what is chosen at
+        random if another method is compared) get no verdict.
 
     Raises:
         InputError: If there are no runs, or if a rule or the label is not valid.
@@ -145,7 +154,7 @@ def compare(
     _check_rules(runs, margin, level)
     groups = group(runs)
     shown = name_among(groups)
-    against = next((name for name in groups if against in (name, shown(name))), against)
+    against = next((name for name in groups if against in (name, shown(name), older_label(name))), against)
     if against and against not in groups:
         remedy = suggest(repr(against), (repr(shown(name)) for name in groups))
         raise InputError(message("the label of a row to compare all others with", repr(against), remedy))
@@ -247,10 +256,12 @@ def row_of(
         seconds_std=statistics.stdev(times) if len(times) > 1 else None,
         steps=mean((run.end or {}).get("steps") for run in good),
         difference=found,
-        same_steps=same,
+        same_cost=same,
         verdict=verdict,
         runs=(),
         time_saved=_time_saved(good, full),
+        compute=mean(compute(run, full(run)) for run in good),
+        looking=mean(map(looking, good)),
     )
 
 
@@ -304,14 +315,14 @@ def to_the_best(found: Iterable[Difference | None]) -> Difference | None:
 
 
 def _matching(shorter: list[Run], members: list[Run]) -> Partner:
-    """Find the shorter run with a run's exact number of steps, or with about what its label takes on average.
+    """Find the shorter run with a run's exact cost, or with about what its label costs on average.
 
-    Comparing with the steps of each single run would include some seeds and leave out others by their outcome.
+    Comparing with the cost of each single run would include some seeds and leave out others by their outcome.
     """
-    average = mean((run.end or {}).get("steps") for run in members) or 0.0
+    average = mean(map(same_cost_steps, members)) or 0.0
 
     def is_near(other: Run) -> bool:
-        return abs(other.settings.steps - average) <= SAME_STEPS * average
+        return abs(other.settings.steps - average) <= SAME_COST * average
 
     def partner(run: Run) -> Run | None:
         same = [other for other in shorter if are_alike(run, other) and (not step_gap(run, other) or is_near(other))]

@@ -13,13 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..runs.fields import metric_of, number
+from ..runs.fields import metric_of, same_cost_steps
 from ..runs.records import Run, label
+from ..train.method_text import SIEVE, is_sieve
 
 FULL = "full"
 """The method that trains on all samples: the baseline."""
 RANDOM = "random"
 """The method that leaves samples out at random: a control, if other methods are compared."""
+RANDOM_ROWS = f"{SIEVE}random_rows"
+"""The same inside the batch: a control, if other sieves are compared."""
 COMPARED = ("method", "seed", "compensate", "ideas", "steps")
 """The settings that a comparison is about."""
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
@@ -29,9 +32,9 @@ COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "
 def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Group runs that differ only in the seed, by label; the order of ``runs`` does not matter.
 
-    Settings other than the method are part of the label if they differ. Full data trained for exactly as many steps
-    as a method took ("a shorter run") is labelled by that method, because the number differs from seed to seed. Older
-    records may hold such runs with a growing learning rate: their label begins with "full+lr".
+    Settings other than the method are part of the label if they differ. Full data at exactly the cost of a method ("a
+    shorter run") is labelled by that method, because its number of steps differs from seed to seed. Older records may
+    hold such runs with a growing learning rate: their label begins with "full+lr".
 
     Returns:
         The groups, by learning rate if that differs; within a rate the baseline first, then methods in the order in
@@ -47,7 +50,7 @@ def group(runs: Iterable[Run]) -> dict[str, list[Run]]:
         suffix = f" · {values}" if values else ""
         for owner in owners_by_run.get(id(run)) or ("",):
             kind = f"{FULL}+lr" if rate_grew(run) else FULL
-            name = (f"{kind}, steps of {owner}" if owner else run.label) + suffix
+            name = (f"{kind}, cost of {owner}" if owner else run.label) + suffix
             groups.setdefault(name, []).append(run)
             owner_of[name] = owner + suffix if owner else ""
 
@@ -86,17 +89,20 @@ def is_shorter_run(run: Run) -> bool:
     return run.settings.steps > 0 and run.settings.method == FULL
 
 
-def is_random(run: Run) -> bool:
-    """True if samples were left out at random."""
-    return run.settings.method.partition(":")[0] == RANDOM
-
-
 def control_labels(groups: Mapping[str, list[Run]]) -> set[str]:
-    """Find the groups that others are compared with: shorter runs, and random if another method is compared."""
+    """Find the groups that others are compared with.
+
+    They are shorter runs; random, if another method is compared; and random rows, if another sieve is.
+    """
     shorter = {name for name, members in groups.items() if is_shorter_run(members[0])}
-    chance = {name for name, members in groups.items() if is_random(members[0])}
-    methods = {name for name, members in groups.items() if members[0].settings.method != FULL}
-    return shorter | (chance if methods - chance else set())
+    methods = {name: members[0].settings.method for name, members in groups.items()}
+    samples, rows = (
+        {name for name, method in methods.items() if method.partition(":")[0] == chance}
+        for chance in (RANDOM, RANDOM_ROWS)
+    )
+    others = {name for name, method in methods.items() if method != FULL} - samples - rows
+    controls = shorter | (samples if others else set())
+    return controls | (rows if any(is_sieve(methods[name]) for name in others) else set())
 
 
 def rate_grew(run: Run) -> bool:
@@ -195,15 +201,15 @@ def distance(run: Run, shorter: Run) -> tuple[bool, float]:
 
 
 def step_gap(run: Run, shorter: Run) -> float:
-    """Return how far a shorter run's steps are from the steps that a run took, as a share of the latter."""
-    took = number((run.end or {}).get("steps"))
-    if not took or run.settings.steps:
+    """Return how far a shorter run's steps are from those that cost as much as a run, as a share of the latter."""
+    same = same_cost_steps(run)
+    if not same or run.settings.steps:
         return math.inf
-    return abs(shorter.settings.steps - took) / took
+    return abs(shorter.settings.steps - same) / same
 
 
 def _find_owners(shorter_runs: list[Run], runs: list[Run]) -> dict[int, list[str]]:
-    """Find the labels of the methods whose exact number of steps each shorter run took.
+    """Find the labels of the methods whose exact cost each shorter run had.
 
     A method owns shorter runs if most of its runs have one; a round number of steps that one run took by chance does
     not count. Two methods may share the shorter run of a seed. A method all of whose shorter runs belong to another

@@ -1,6 +1,6 @@
 """Name the rows of a comparison for people. Records and JSON keep the labels that ``grouping`` gives them.
 
->>> rows = ["full", "infobatch", "full, steps of infobatch"]
+>>> rows = ["full", "infobatch", "full, cost of infobatch"]
 >>> [name_among(rows)(row) for row in rows]
 ['full', 'infobatch', 'shorter run']
 """
@@ -22,7 +22,7 @@ OLDER_LAST_BATCH = "older last batch"
 METHOD_OF_THE_PAPER = "infobatch"
 
 _SHORTER = re.compile(
-    r"(?P<stem>full(?P<rate>\+lr)?(?: (?P<ideas>\S+))?, (?:steps of (?P<owner>.+?)|(?P<steps>\d+) steps))"
+    r"(?P<stem>full(?P<rate>\+lr)?(?: (?P<ideas>\S+))?, (?:(?:cost|steps) of (?P<owner>.+?)|(?P<steps>\d+) steps))"
     r"(?P<settings> · .*)?"
 )
 _GROWS = {"loss": "loss grows", "lr": "learning rate grows"}
@@ -35,16 +35,29 @@ def name_shorter_run(label: str, *, alone: bool = False) -> str:
         label: The label of a row.
         alone: True if no other shorter run is shown, so that it needs no number of steps.
 
-    >>> name_shorter_run("full, steps of infobatch · lr=0.1"), name_shorter_run("full, 900 steps", alone=True)
-    ('shorter run (as many steps as infobatch) · lr=0.1', 'shorter run')
+    Older labels say "steps of" in place of "cost of".
+
+    >>> name_shorter_run("full, cost of infobatch · lr=0.1"), name_shorter_run("full, 900 steps", alone=True)
+    ('shorter run (cost of infobatch) · lr=0.1', 'shorter run')
+    >>> name_shorter_run("full, steps of infobatch")
+    'shorter run (cost of infobatch)'
     """
     found = _SHORTER.fullmatch(label)
     if found is None:
         return label
-    length = f"as many steps as {found['owner']}" if found["owner"] else f"{int(found['steps']):,} steps"
+    length = f"cost of {found['owner']}" if found["owner"] else f"{int(found['steps']):,} steps"
     details = [] if alone else [length, _GROWS["lr"] if found["rate"] else "", found["ideas"] or ""]
     described = ", ".join(filter(None, details))
     return f"{SHORTER_RUN}{f' ({described})' if described else ''}{found['settings'] or ''}"
+
+
+def older_label(label: str) -> str:
+    """Return the label that earlier versions gave a row.
+
+    >>> older_label("full, cost of infobatch")
+    'full, steps of infobatch'
+    """
+    return label.replace(", cost of ", ", steps of ")
 
 
 def name_among(labels: Iterable[str]) -> Callable[[str], str]:

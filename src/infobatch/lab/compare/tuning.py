@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..runs.fields import mean, metric_of
+from ..runs.fields import mean, metric_of, same_cost_steps
 from ..runs.records import Run
 from .comparison import (
     BASELINE,
     CONTROL,
-    SAME_STEPS,
+    SAME_COST,
     Comparison,
     Row,
     by_seed,
@@ -99,7 +99,7 @@ class AtBest:
             which = {self.rates[0]: "the smallest", self.rates[-1]: "the largest"}
             ends = ", ".join(f"{one.row.label} ({one.rate:g}, {which[one.rate]})" for one in self.at_an_end)
             texts.append(f"Best at an end of the range tried, so a rate beyond it may be better: {ends}.")
-        if any(one.row.same_steps is not None for one in self.rows):
+        if any(one.row.same_cost is not None for one in self.rows):
             texts.append("A shorter run is taken at the learning rate that is best for it.")
         if self.left_out and self.full_alone:
             texts.append("No method was tried at every rate.")
@@ -192,13 +192,14 @@ def _judge_row(name: str, members: list[Run], full: list[Run], shorter: ShorterR
 
 
 def _to_shorter_run(name: str, good: list[Run], shorter: ShorterRuns, level: float) -> Difference | None:
-    """Compare with full data for the method's own steps, or else about as many; of two such, with the better one."""
-    took = _mean_steps(good)
-    own = [runs for label, runs in shorter.items() if label.endswith(f", steps of {name}")]
-    unowned = [runs for label, runs in shorter.items() if ", steps of " not in label]
-    near = own or [runs for runs in unowned if abs(_mean_steps(runs) - took) <= SAME_STEPS * took]
+    """Compare with full data at the method's own cost, or else at about that; of two such, with the better one."""
+    cost = _mean_cost(good)
+    own = [runs for label, runs in shorter.items() if label.endswith(f", cost of {name}")]
+    unowned = [runs for label, runs in shorter.items() if ", cost of " not in label]
+    near = own or [runs for runs in unowned if abs(_mean_cost(runs) - cost) <= SAME_COST * cost]
     return to_the_best(paired(good, by_seed(some), level) for some in near)
 
 
-def _mean_steps(runs: list[Run]) -> float:
-    return mean((run.end or {}).get("steps") for run in runs) or 0.0
+def _mean_cost(runs: list[Run]) -> float:
+    """Return how many steps on full data cost as much."""
+    return mean(map(same_cost_steps, runs)) or 0.0

@@ -38,6 +38,32 @@ def saved(run: Run, full: Run | None) -> float | None:
     return number(end.get("saved")) if trained is None or not full_samples else 1 - trained / full_samples
 
 
+def looking(run: Run) -> float | None:
+    """Return what the looks of a run with a sieve cost, as a share of the compute of full data; None without a sieve.
+
+    Compute is counted in FLOPs: forward and backward passes.
+    """
+    return number((run.end or {}).get("looking"))
+
+
+def compute(run: Run, full: Run | None) -> float | None:
+    """Return the compute of a run as a share of that of full data: of samples trained on, and of looking.
+
+    Args:
+        run: The run.
+        full: The run on full data; without it, what the run itself recorded as planned counts.
+    """
+    share = saved(run, full)
+    return None if share is None else 1 - share + (looking(run) or 0.0)
+
+
+def same_cost_steps(run: Run) -> float | None:
+    """Return how many steps on full data cost as much as a run; of older records, the steps it took."""
+    end = run.end or {}
+    known = number(end.get("same_cost_steps"))
+    return number(end.get("steps")) if known is None else known
+
+
 def device_of(run: Run) -> str:
     """Return the name of the GPU, or else the CPU, that a run used; empty if its record has none."""
     environment = table(run.start.get("environment"))

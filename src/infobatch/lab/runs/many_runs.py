@@ -6,7 +6,7 @@ A comparison is a folder of runs, with ``comparison.json`` beside them:
       comparison.json            what is compared
       full-seed0/                a run
       infobatch-seed0/
-      full-509-steps-seed0/      a shorter run: full data for as many steps as infobatch took
+      full-509-steps-seed0/      a shorter run: full data at the cost of infobatch
       full-lr=0.2-seed0/         at another learning rate
       ...
 """
@@ -34,6 +34,7 @@ from ..train.batches import size_of
 from ..train.loop import Tick
 from ..train.method_text import SUFFIXES
 from ..train.settings import Settings, without_whole_last
+from .fields import compute, same_cost_steps
 from .interrupt import Stop, never
 from .loggers import Hook
 from .records import FILE, Run
@@ -64,7 +65,7 @@ class Series:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     equal_steps: bool = True
-    """Also train a shorter run beside each pruned run: full data for the number of steps that it took."""
+    """Also train a shorter run beside each run of a method: full data at equal compute."""
     margin: float = 0.3
     level: float = 0.95
     looks: tuple[int, ...] = ()
@@ -191,10 +192,16 @@ def _with_method(base: Settings, method: str) -> Settings:
 
 
 def shorter_run(settings: Settings, recorded: Run) -> Settings | None:
-    """Return full data for as many steps as a pruned run took; None if it pruned nothing or has not finished."""
+    """Return full data for as many steps as cost the same; None if a run saved nothing or has not finished.
+
+    A sieve saves nothing if its looks cost as much as the samples that it leaves out.
+    """
     if recorded.end is None or settings.method == "full" or not recorded.end["saved"]:
         return None
-    return settings.but(method="full", compensate="none", steps=recorded.end["steps"])
+    steps = same_cost_steps(recorded)
+    if steps is None or (compute(recorded, None) or 0.0) >= 1:
+        return None
+    return settings.but(method="full", compensate="none", steps=round(steps))
 
 
 def compare_into(
@@ -226,7 +233,7 @@ def compare_into(
     waiting, seen, net = deque(series.settings()), set(), ""
     while waiting:
         settings = waiting.popleft()
-        if settings in seen:  # two methods that took equally many steps share a shorter run
+        if settings in seen:  # two methods of equal cost share a shorter run
             continue
         seen.add(settings)
         run_folder = folder_of(folder, settings, series.base.lr)
@@ -275,7 +282,7 @@ def reproduce_into(
 
 
 def with_controls(series: Series) -> list[Settings]:
-    """Return all runs of a comparison; a shorter run is stood in for by the pruned run whose steps it will take."""
+    """Return all runs of a comparison; a shorter run is stood in for by the run whose cost it will have."""
     planned = series.settings()
     return [*planned, *(one for one in planned if series.equal_steps and one.method != "full")]
 
