@@ -53,11 +53,11 @@ def test_gap_is_paired(runs: list[Run], page: str) -> None:
 
 
 def test_cost_and_time_are_those_of_the_records(runs: list[Run], page: str) -> None:
-    row = next(row for row in table(page, "frontier-samples") if row["method"] == "infobatch")
+    row = next(row for row in table(page, "frontier-compute") if row["method"] == "infobatch")
     shares = [100 * end["samples"] / end["full_samples"] for end in ends(runs, "infobatch")]
-    assert float(row["samples trained on, % of full data"]) == pytest.approx(np.mean(shares), rel=1e-5)
-    control = next(row for row in table(page, "frontier-samples") if row["method"] == "shorter run")
-    assert float(control["samples trained on, % of full data"]) == pytest.approx(100 * 22 / 30, rel=1e-4)
+    assert float(row["compute, % of full data"]) == pytest.approx(np.mean(shares), rel=1e-5)
+    control = next(row for row in table(page, "frontier-compute") if row["method"] == "shorter run")
+    assert float(control["compute, % of full data"]) == pytest.approx(100 * 22 / 30, rel=1e-4)
     assert float(row["accuracy, %"]) == pytest.approx(np.mean([end["metric"] for end in ends(runs, "infobatch")]))
     row = next(row for row in table(page, "seconds") if row["method"] == "infobatch")
     parts = ("steps", "data", "tests", "planning", "selection", "setup", "the rest")

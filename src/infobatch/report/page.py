@@ -12,7 +12,7 @@ from ..errors import plural
 from ..lab.compare.answer import answers_of, measures_time
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
-from ..lab.runs.fields import device_of, metric_of, number, seconds, table
+from ..lab.runs.fields import device_of, looking, metric_of, number, seconds, table
 from ..lab.runs.records import Run
 from . import shell
 from .figures import bars, curves, svg
@@ -44,6 +44,8 @@ class Line:
     mark: Markup
     mean: str
     saved: str
+    samples: str
+    """The samples saved, if they differ from the compute saved."""
     seconds: str
     time: str
     difference: str
@@ -62,6 +64,7 @@ def page(study: Study) -> str:
         subtitle=_subtitle(study),
         study=study,
         answers=answers_of(study.comparison, study.best),
+        looks=any(row.looking is not None for row in study.comparison.rows),
         interval=percent(study.comparison.interval_level),
         lines=_lines(study),
         best=_best(study),
@@ -89,7 +92,7 @@ def _sections(study: Study) -> list[Section]:
             "cost",
             "Accuracy against cost",
             "What each method reaches, and what it costs.",
-            [by_rate(study), bars.difference(study), frontier(study, "samples"), frontier(study, "time")],
+            [by_rate(study), bars.difference(study), frontier(study, "compute"), frontier(study, "time")],
             "No run has finished with a metric yet.",
         ),
         _section(
@@ -190,12 +193,13 @@ def _best(study: Study) -> list[Line]:
 
 
 def _line(row: Row, time: str = "") -> Line:
-    found, same = row.difference, row.same_steps
+    found, same = row.difference, row.same_cost
     return Line(
         row=row,
         mark=Markup(),
         mean=mean_and_std(row.mean, row.std),
-        saved="" if row.saved is None else format_value("{:.1f} %", 100 * row.saved),
+        saved="" if row.compute_saved is None else format_value("{:.1f} %", 100 * row.compute_saved),
+        samples="" if not row.looking or row.saved is None else format_value("{:.1f} %", 100 * row.saved),
         seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
         time=time,
         difference="" if found is None else signed(found.mean),
@@ -275,13 +279,14 @@ def _machine(run: Run) -> dict[str, Any]:
 
 def _run(label: str, run: Run) -> dict[str, str]:
     found, saved, time = metric_of(run), number((run.end or {}).get("saved")), seconds(run)
+    net = None if saved is None else saved - (looking(run) or 0.0)
     state = "finished" if run.end is not None else f"{len(run.epochs)} of {run.settings.epochs} epochs"
     return {
         "name": run.name,
         "label": label,
         "seed": str(run.settings.seed),
         "metric": "" if found is None else f"{found:.2f}",
-        "saved": "" if saved is None else format_value("{:.1f} %", 100 * saved),
+        "saved": "" if net is None else format_value("{:.1f} %", 100 * net),
         "seconds": "" if time is None else f"{time:,.1f}",
         "state": state if run.end is None or found is not None else "no finite metric",
     }

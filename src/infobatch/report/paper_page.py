@@ -240,7 +240,7 @@ def _compared(row: Row, study: Extension) -> dict[str, Any]:
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],
         "n": row.n,
         "mean": mean_and_std(row.mean, row.std),
-        "saved": "" if row.saved is None else format_value("{:.1f} %", 100 * row.saved),
+        "saved": "" if row.compute_saved is None else format_value("{:.1f} %", 100 * row.compute_saved),
         "difference": _ends(row.difference),
         "to_rule": _ends(study.to_rule.get(row.label)),
         "verdict": row.verdict,

@@ -130,13 +130,17 @@ def difference(study: Study) -> Figure | None:
 
 
 def savings(study: Study) -> Figure | None:
-    """Draw the samples saved, the time saved, and the time spent on choosing samples."""
-    kinds = (("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on choosing", PARTS[3]))
-    rows = []
+    """Draw what was saved, samples, time and with a sieve compute, and the time spent on choosing samples."""
+    kinds = [("samples saved", PARTS[0]), ("time saved", PARTS[1]), ("spent on choosing", PARTS[3])]
+    looks = any(row.looking is not None for row in study.comparison.rows)
+    if looks:
+        kinds.insert(1, ("compute saved", PARTS[2]))
+    rows: list[tuple[str, list[float | None]]] = []
     for row in study.comparison.rows:
-        if row.verdict.kind != "baseline" and row.saved is not None:
+        if row.verdict.kind != "baseline" and row.saved is not None and row.compute_saved is not None:
+            compute = [100 * row.compute_saved] if looks else []
             choosing = mean(map(series.choosing, study.shown(row.label)))
-            rows.append((row.label, (100 * row.saved, study.time_saved(row.label), choosing)))
+            rows.append((row.label, [100 * row.saved, *compute, study.time_saved(row.label), choosing]))
     if not rows:
         return None
     timed = all(map(measures_time, study.comparison.rows))
@@ -144,9 +148,11 @@ def savings(study: Study) -> Figure | None:
     plot = Rows(len(rows), each=58)
     plot.scale(min(0.0, 1.05 * min(known)), max(1.0, 1.05 * max(known)), "%")
     plot.axes.axvline(0, color=MUTED, linewidth=1)
+    each = 0.51 / len(kinds)
+    offsets = [each * (turn - (len(kinds) - 1) / 2) for turn in range(len(kinds))]
     for place, (label, values) in enumerate(rows):
-        for offset, value, (_, colour) in zip((-0.17, 0.0, 0.17), values, kinds, strict=True):
-            plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=0.15, color=colour, linewidth=0)
+        for offset, value, (_, colour) in zip(offsets, values, kinds, strict=True):
+            plot.axes.barh(plot.middle(place) + offset, value or 0.0, height=each - 0.02, color=colour, linewidth=0)
         texts = ["unknown" if value is None else format_value("{:.2f} %", value) for value in values]
         plot.row(
             place, label, lines=[(colour, f"{name} {text}") for text, (name, colour) in zip(texts, kinds, strict=True)]
@@ -157,6 +163,7 @@ def savings(study: Study) -> Figure | None:
         plot.svg("savings", f"Samples saved, time saved and choosing of {len(rows)} labels, in percent"),
         "Compared with full data over the same seeds. Less time than samples is saved if other work takes time: tests, "
         "and choosing samples, by planning or by training a proxy once (compare the paper's Fig. 4b and c)."
+        + (" Compute is net of looking at batches, whose time is part of the steps." if looks else "")
         + ("" if timed else f" Runs of less than {SHORTEST_TIMED:g} seconds do not measure time."),
         tuple(Key(patch(colour), name) for name, colour in kinds),
         csv_link(["method", *(f"{name}, %" for name, _ in kinds)], [[label, *values] for label, values in rows]),
@@ -191,8 +198,8 @@ def seconds(study: Study) -> Figure | None:
         "seconds",
         "Where the time went",
         plot.svg("seconds", f"Seconds per run for {len(rows)} labels, by what they were spent on"),
-        "Means over seeds. Planning chooses samples between epochs, selection once before the first; scoring is part "
-        "of the steps. Elsewhere on this page, seconds do not include setup.",
+        "Means over seeds. Planning chooses samples between epochs, selection once before the first; scoring and looks "
+        "at batches are part of the steps. Elsewhere on this page, seconds do not include setup.",
         tuple(Key(patch(colour), text) for _, text, colour in used),
         csv_link(
             ["method", *(text for _, text, _ in COSTS), "total"],

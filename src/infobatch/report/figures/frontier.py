@@ -1,4 +1,4 @@
-"""Draw the metric against cost, and which methods no other beats in both."""
+"""Draw the metric against compute or time, and which methods no other beats in both."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .figure import (
     metric_text,
 )
 from .svg import CARD, GRID, Plot, Tip, clip, short_ticks
+
+COMPUTE = "Compute is that of the samples trained on and, for methods that look at batches, of looking. "
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ def best(points: list[Point]) -> list[Point]:
     return sorted(kept, key=lambda point: point.cost)
 
 
-def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
+def frontier(study: Study, by: Literal["compute", "time"]) -> Figure | None:
     styles, points = label_styles(study), []
     for row in study.comparison.rows:
-        share = None if row.saved is None else 100 * (1 - row.saved)
+        share = None if row.compute is None else 100 * row.compute
         paid = row.seconds if by == "time" else share
         if paid is not None and row.mean is not None:
             points.append(Point(row.label, paid, row.mean, row.std or 0.0, row.n))
@@ -58,7 +60,7 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
             one.cost, one.mean, yerr=bar if one.std else None, color=style.colour, marker=style.marker, markersize=8,
             elinewidth=1.5, markeredgecolor=CARD, markeredgewidth=1, zorder=3,
         )  # fmt: skip
-    unit = "samples trained on, % of full data" if by == "samples" else "seconds per run"
+    unit = "compute, % of full data" if by == "compute" else "seconds per run"
     plot.name(metric_text(study), unit)
     plot.axes.margins(0.12, 0.16)
     floor, top = lowest_drawn([one.mean for one in points]), max(one.mean for one in points)
@@ -69,15 +71,15 @@ def frontier(study: Study, by: Literal["samples", "time"]) -> Figure | None:
     plot.fit_left()
     for one in (one for one in points if one.mean >= floor):
         x, y = plot.pixels(one.cost, one.mean)
-        cost = f"{one.cost:.1f} % of the samples" if by == "samples" else f"{one.cost:,.1f} s"
+        cost = f"{one.cost:.1f} % of the compute" if by == "compute" else f"{one.cost:,.1f} s"
         text = mean_over_seeds(one.mean, one.std, one.n)
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, text), (None, cost))))
     return Figure(
         f"frontier-{by}",
         f"{metric_name(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} labels against {unit}"),
-        f"Up and to the left is better. Bars show one standard deviation over seeds. {_best_in_words(study, ahead)}"
-        + (f" Below the figure: {', '.join(below)}." if below else ""),
+        f"Up and to the left is better. {COMPUTE if by == 'compute' else ''}Bars show one standard deviation over "
+        f"seeds. {_best_in_words(study, ahead)}" + (f" Below the figure: {', '.join(below)}." if below else ""),
         keys(styles, [one.label for one in points]),
         csv_link(
             ["method", unit, metric_text(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]
