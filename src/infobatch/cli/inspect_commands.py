@@ -13,6 +13,7 @@ from ..errors import InputError, StateError, message
 from ..lab.runs.many_runs import PLAN, Series
 from ..lab.runs.records import files, looks_beside, sift
 from ..lab.tasks.catalogue import TASKS, TaskInfo, locate
+from ..lab.train.method_text import NOT_BY_TEXT, SIEVE
 from ..methods import CARDS, METHODS
 from . import tables
 from .options import Answer, Json, Level, Margin, parse_int
@@ -178,13 +179,14 @@ def doctor(
 
 
 def methods(*, json: Json = False) -> Answer:
-    """List the methods: source, which samples each leaves out, and what it costs.
+    """List the methods of both engines: source, which samples each leaves out, and what it costs.
 
     For example
       infobatch methods
       infobatch methods --json
     """
     from ..selection import SELECTORS
+    from ..sieve import SIEVE_CARDS
 
     chosen_once = [
         (f"static.{name}", each.source, each.keeps, each.weights, each.cost, ", ".join(each.needs) or "nothing")
@@ -197,7 +199,11 @@ def methods(*, json: Json = False) -> Answer:
             for row, each in zip(chosen_once, SELECTORS.values(), strict=True)
         ]
         dynamic = [{"name": name, **asdict(CARDS[name])} for name in METHODS]
-        return Answer(plain={"methods": dynamic, "static": static})
+        sieves = [
+            {"name": f"{SIEVE}{name}", **asdict(card), "by_text": name not in NOT_BY_TEXT}
+            for name, card in SIEVE_CARDS.items()
+        ]
+        return Answer(plain={"methods": dynamic, "static": static, "sieve": sieves})
     rows = [
         (name, card.source, card.leaves_out, card.weights, card.cost, card.needs)
         for name in METHODS
@@ -205,7 +211,17 @@ def methods(*, json: Json = False) -> Answer:
     ]
     tables.show(("method", "source", "leaves out", "weights", "cost per plan", "needs"), rows)
     tables.show(("static (selects once)", "source", "keeps", "weights", "cost", "needs from a proxy"), chosen_once)
-    tables.say("Add settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9")
+    inside = [
+        (f"{SIEVE}{name}", card.source, card.leaves_out, card.weights, card.cost) for name, card in SIEVE_CARDS.items()
+    ]
+    tables.show(("inside the batch", "source", "leaves out", "weights", "looks with"), inside)
+    for name, what in NOT_BY_TEXT.items():
+        tables.say(f"{SIEVE}{name} needs {what}: use infobatch.Sieve in a training loop of yours.")
+    tables.say(
+        "Add settings after a colon: infobatch train --method infobatch:ratio=0.3,delta=0.9",
+        "A sieve also takes look=proxy or own, net and every (of the proxy), and then=METHOD: "
+        "sieve.hardest:keep=0.5,net=resnet8,then=infobatch",
+    )
     return Answer()
 
 

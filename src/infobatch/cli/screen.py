@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from ..lab.compare.naming import name_shorter_run
 from ..lab.format import format_number
-from ..lab.runs.fields import seconds
+from ..lab.runs.fields import looking, seconds
 from ..lab.runs.records import Fact, Run, label
 from ..lab.train.loop import Tick
 from ..lab.train.settings import Settings
@@ -41,7 +41,9 @@ def summarize_run(run: Run, name: str) -> str:
         return f"{head} paused in epoch {len(run.epochs) + 1}"
     metric, end = run.end["metric"], run.end
     shown = with_unit(run.start["metric"], f"{metric:.2f}") if metric is not None else "no finite metric"
-    saved = f"{format_number('{:.1f}', 100 * end['saved'])} % of the samples saved"
+    looked = looking(run)
+    share, what = (end["saved"], "samples") if looked is None else (end["saved"] - looked, "compute")
+    saved = f"{format_number('{:.1f}', 100 * share)} % of the {what} saved"
     return f"{head} {shown}, {saved}, {end['steps']:,} steps, {duration(seconds(run) or 0.0)}"
 
 

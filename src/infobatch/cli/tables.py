@@ -107,9 +107,11 @@ def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
     level = percent(found.interval_level)
     other = found.against or found.baseline
     say(f"difference: compared with {other} at the same seeds, in points [{level} interval].")
-    if found.rates or any(row.same_steps is not None for row in found.rows):
+    if found.rates or any(row.same_cost is not None for row in found.rows):
         rates = found.rates or "at the same learning rate"
-        say(f"{SHORTER_RUN}: full data for as many steps as the method took, {rates}.")
+        say(f"{SHORTER_RUN}: full data at equal compute, {rates}.")
+    if any(row.looking is not None for row in found.rows):
+        say("saved: compute (FLOPs, forward and backward) net of looking; in brackets the samples left out.")
     judged = sum(
         row.difference is not None and row.difference.low is not None and row.verdict.kind not in NOT_JUDGED
         for row in found.rows
@@ -143,13 +145,21 @@ def _compared(row: Row) -> tuple[str, ...]:
         row.label,
         str(row.n),
         _spread("{:.2f}", row.mean, row.std),
-        format_number("{:.1f}", 100 * row.saved) if row.saved is not None else "-",
+        _saved(row),
         f"{row.steps:,.0f}" if row.steps is not None else "-",
         _spread("{:.1f}", row.seconds, row.seconds_std),
         _apart(row.difference),
-        _apart(row.same_steps),
+        _apart(row.same_cost),
         row.verdict.text,
     )
+
+
+def _saved(row: Row) -> str:
+    """The share of the compute saved, in percent, and that of the samples if it differs."""
+    if row.saved is None or row.compute_saved is None:
+        return "-"
+    compute, samples = (format_number("{:.1f}", 100 * share) for share in (row.compute_saved, row.saved))
+    return compute if compute == samples else f"{compute} (samples {samples})"
 
 
 def _spread(form: str, mean: float | None, std: float | None) -> str:

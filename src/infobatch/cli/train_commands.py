@@ -128,7 +128,7 @@ def compare(
     ] = None,
     equal_steps: Annotated[
         bool,
-        Parameter(help="Also train a shorter run for each method: full data for as many steps as it took."),
+        Parameter(help="Also train a shorter run for each method: full data at equal compute."),
     ] = True,
     rates: Annotated[
         tuple[float, ...],
