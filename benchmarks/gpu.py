@@ -43,7 +43,7 @@ def planning(device: torch.device, size: int, rounds: int) -> dict[str, float]:
     method = infobatch.methods.infobatch()
     book = ScoreTable(size, device)
     book.scores.copy_(torch.randn(size, device=device).exp())
-    moment = infobatch.methods.when.Moment(1, 100)
+    moment = infobatch.methods.method.Moment(1, 100)
 
     def plan() -> None:
         book.begin(method.draw(book, moment, 0))

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
 import infobatch
 from infobatch import InfoBatch, InputError, MisalignedError, Pruned, methods
-from infobatch.methods.when import after, until
+from infobatch.methods.method import after, until
 
 NAN = math.nan
 DATA = TensorDataset(torch.arange(20.0))

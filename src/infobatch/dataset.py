@@ -22,9 +22,8 @@ from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .methods.channels import check_channels
 from .methods.cuts import rule_of
-from .methods.method import Method
+from .methods.method import Method, Moment
 from .methods.rules.fixed import fit_method
-from .methods.when import Moment
 from .plan import Compensation, PlanNumbers
 from .ranks.exchange import Ranks, find
 from .ranks.shards import ShardedScores

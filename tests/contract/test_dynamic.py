@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import infobatch
 from infobatch import variations
 from infobatch.methods import CARDS, METHODS, Method
-from infobatch.methods.when import Moment
+from infobatch.methods.method import Moment
 
 SIZE, CLASSES, EPOCHS = 240, 4, 24
 LABELS = torch.arange(SIZE) % CLASSES

@@ -123,7 +123,7 @@ def test_a_run_too_short_to_end_on_all_data_is_told(
     assert len(recwarn) == said
     infobatch.Pruned(range(40), infobatch.variations.annealed(infobatch.methods.seta(), delta), epochs)
     assert len(recwarn) == 2 * said
-    last = infobatch.methods.when.Moment(epochs - 1, epochs)
+    last = infobatch.methods.method.Moment(epochs - 1, epochs)
     assert said == (train.method.schedule(last) and delta < 1)
 
 

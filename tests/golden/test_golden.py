@@ -139,7 +139,7 @@ def test_expected_weight_is_one(seed: int) -> None:
     book = infobatch.epoch.scores.ScoreTable(20)
     book.scores.copy_(scores)
     method = infobatch.methods.infobatch(0.5, 1.0)
-    moment = infobatch.methods.when.Moment(1, 2)
+    moment = infobatch.methods.method.Moment(1, 2)
     total = sum(method.draw(book, moment, seed=draw).table.double() for draw in range(draws))
     # one weight has a standard deviation of at most about 1.1, so 5 sigma of the mean are 5 * 1.1 / sqrt(2000)
     assert torch.all((total / draws - 1).abs() < 0.125)

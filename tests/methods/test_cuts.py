@@ -15,11 +15,10 @@ from torch import Tensor
 from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.cuts import TableStats
 from infobatch.methods.cuts import quantile as quantile_of
-from infobatch.methods.method import Policy
+from infobatch.methods.method import Moment, Policy, until
 from infobatch.methods.rules.baselines import uniform
 from infobatch.methods.rules.infobatch import below_mean, below_mean_in_tiers, beyond_mean, quantile_tiers
 from infobatch.methods.rules.saving import spend
-from infobatch.methods.when import Moment, until
 from infobatch.plan import Plan, full, generator_for
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from lots import lot
 from infobatch import methods
 from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.draws import apportion, draw_in_cells, highest, scale_chances
+from infobatch.methods.method import Moment
 from infobatch.methods.rules.seta import kmeans_1d
-from infobatch.methods.when import Moment
 
 numbers = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0, math.nan]), min_size=1, max_size=30)
 

@@ -12,8 +12,8 @@ import infobatch
 from infobatch import methods
 from infobatch.epoch.scores import ScoreTable
 from infobatch.methods import METHODS, Method
+from infobatch.methods.method import Moment, until
 from infobatch.methods.rules.saving import MOST
-from infobatch.methods.when import Moment, until
 
 FAMILY = ("full", "infobatch", "tiers", "author_tiers", "above_mean", "random", "random_star", "saving", "rising")
 every_method = pytest.mark.parametrize("maker", [METHODS[name] for name in FAMILY], ids=FAMILY)

@@ -16,8 +16,8 @@ from infobatch import methods, variations
 from infobatch.epoch.scores import ScoreTable
 from infobatch.methods.draws import budget, highest
 from infobatch.methods.memory import Memory
+from infobatch.methods.method import Moment
 from infobatch.methods.rules.seta import kmeans_1d
-from infobatch.methods.when import Moment
 from infobatch.plan import Plan
 
 

@@ -12,7 +12,7 @@ from lots import lot
 from infobatch import methods, variations
 from infobatch.epoch.scores import ScoreTable
 from infobatch.methods import METHODS, Method
-from infobatch.methods.when import Moment
+from infobatch.methods.method import Moment
 
 N, EPOCHS, DRAWS = 12, 10, 1500
 LABELS = torch.tensor([0] * 6 + [1] * 3 + [2] * 2 + [3])

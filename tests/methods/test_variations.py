@@ -11,7 +11,7 @@ from lots import lot
 import infobatch
 from infobatch import methods, variations
 from infobatch.epoch.scores import ScoreTable
-from infobatch.methods.when import Moment
+from infobatch.methods.method import Moment
 
 
 def test_unbiased_makes_the_expected_weight_one() -> None:

@@ -21,7 +21,7 @@ from infobatch.epoch.slice import UNSEEN
 from infobatch.epoch.summary import estimate_noise
 from infobatch.methods import METHODS, Method
 from infobatch.methods.cuts import Cut, TableStats, rule_of
-from infobatch.methods.when import Moment, until
+from infobatch.methods.method import Moment, until
 from infobatch.plan import Plan, full
 from infobatch.ranks import shard_plan
 from infobatch.ranks import shards as sharding

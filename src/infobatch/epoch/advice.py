@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from ..errors import warn
-from ..methods.method import Method
-from ..methods.when import Moment
+from ..methods.method import Method, Moment
 from ..plan import PlanNumbers
 from .scores import Scores, ScoreTable
 from .summary import EpochSummary

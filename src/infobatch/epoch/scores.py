@@ -13,8 +13,7 @@ from ..errors import warn
 from ..methods.channels import CHANNELS
 from ..methods.cuts import mean_score
 from ..methods.memory import Memory
-from ..methods.method import Method
-from ..methods.when import Moment
+from ..methods.method import Method, Moment
 from ..plan import Plan, PlanNumbers, move
 from ..ranks.exchange import Ranks, gather, ghosts, take_share
 from ..state_checks import check_state

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ..plan import Plan, Stratum, full, stratified
-from .method import Policy, ScoresView
-from .when import Moment
+from .method import Moment, Policy, ScoresView
 
 Rounding = Literal["exact", "paper"]
 Settings = ParamSpec("Settings")

@@ -20,8 +20,7 @@ from ..plan import Plan, Stratum, shuffled_members, stratified
 from .arguments import check_fraction, check_labels, check_open_fraction, check_positive, fingerprint_labels
 from .draws import apportion, draw_in_cells, first_of_each, sort_rising, sum_by_class
 from .memory import Columns, Memory
-from .method import Method, Policy, ScoresView, Seen, check_method
-from .when import Moment, all_of, until
+from .method import Method, Moment, Policy, ScoresView, Seen, all_of, check_method, until
 
 LIKE_LOSSES = ("average", "spread", "weight", "batch")
 """Columns of a memory in which a high loss earns a sample its place."""

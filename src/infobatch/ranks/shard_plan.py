@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..epoch.summary import SAMPLE
 from ..methods.cuts import Cut, rule_of
-from ..methods.method import Method
-from ..methods.when import Moment
+from ..methods.method import Method, Moment
 from ..plan import PlanNumbers, choose, generator_for
 from .exchange import Ranks, gather_rows, sum_over
 

@@ -19,8 +19,7 @@ from ..epoch.scores import Scores, copy_to_cpu, merge_losses
 from ..epoch.slice import SKIPPED, UNSEEN, Slice, Where
 from ..errors import MisalignedError, message
 from ..methods.memory import Memory
-from ..methods.method import Method
-from ..methods.when import Moment
+from ..methods.method import Method, Moment
 from ..plan import PlanNumbers, move
 from ..state_checks import check_shards
 from .exchange import Ranks, gather_rows, sum_over

@@ -20,7 +20,7 @@ from infobatch.lab.train import optimizers as optim
 from infobatch.lab.train.method_text import parse_method, parse_static
 from infobatch.lab.train.settings import Settings
 from infobatch.methods import METHODS
-from infobatch.methods.when import Moment
+from infobatch.methods.method import Moment
 
 ROOT = Path(__file__).parents[3]
 ALL = recipes.all_recipes()

@@ -24,8 +24,7 @@ from ...epoch.slice import UNSEEN
 from ...epoch.summary import summarize
 from ...errors import InputError, message, plural
 from ...methods import METHODS
-from ...methods.method import Method
-from ...methods.when import Moment
+from ...methods.method import Method, Moment
 from ..train.method_text import needs_losses_only, parse_method
 from .logs import check_table
 

@@ -22,7 +22,7 @@ from ... import methods
 from ...dataset import Pruned
 from ...epoch.scores import ScoreTable
 from ...loader import DataLoader
-from ...methods.when import Moment
+from ...methods.method import Moment
 from ..train.optimizers import rate_table
 from ..train.settings import Settings
 

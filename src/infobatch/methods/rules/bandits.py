@@ -11,8 +11,7 @@ from ...plan import Plan, choose
 from ..arguments import check_fraction, check_number, check_open_fraction, check_positive, check_ratio
 from ..draws import budget, highest, keep_highest, plan_of
 from ..memory import average, chosen
-from ..method import RANK, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import RANK, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(Card("Raju et al. 2021", "the lowest average losses, except for a tenth at random", RANK, "all 1"))

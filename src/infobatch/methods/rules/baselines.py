@@ -14,8 +14,7 @@ from ..arguments import check_ratio
 from ..cuts import ByCuts, Cut, Stats, nonempty
 from ..draws import budget, highest, plan_of
 from ..memory import Columns, Memory
-from ..method import DRAW, RANK, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import DRAW, RANK, Card, Method, Moment, ScoresView, published, register, until
 from .infobatch import annealed_method
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from ...plan import Plan
 from ..arguments import check_fraction
 from ..memory import Columns, Memory
-from ..method import Card, Method, Policy, ScoresView, Seen, check_method, register
-from ..when import Moment
+from ..method import Card, Method, Moment, Policy, ScoresView, Seen, check_method, register
 from .infobatch import infobatch
 
 

@@ -12,8 +12,7 @@ from ...plan import Plan
 from ..arguments import check_positive, check_ratio
 from ..draws import keep_highest, plan_of
 from ..memory import Columns, Memory
-from ..method import Card, Method, ScoresView, published, register
-from ..when import Moment, Schedule, after
+from ..method import Card, Method, Moment, Schedule, ScoresView, after, published, register
 
 COST = "O(JN): J epochs' spread, a k-th value and a draw"
 

@@ -11,8 +11,7 @@ from ...plan import Plan
 from ..arguments import check_fraction, check_ratio
 from ..draws import gumbel_noise, keep_highest, plan_of
 from ..memory import Columns, Memory
-from ..method import RANK, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import RANK, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(Card("ESWP", "any sample, more likely the lower its average loss", RANK, "all 1"))

@@ -11,8 +11,7 @@ from torch import Tensor
 from ... import checks
 from ...plan import Plan
 from ..arguments import fingerprint
-from ..method import Method, ScoresView, check_method
-from ..when import Moment, until
+from ..method import Method, Moment, ScoresView, check_method, until
 
 
 def static(selection: Any) -> Method:

@@ -12,8 +12,7 @@ from ...errors import InputError, message
 from ...plan import Plan
 from ..draws import highest, plan_of
 from ..memory import Columns, Memory, held
-from ..method import Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(

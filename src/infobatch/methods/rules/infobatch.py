@@ -10,8 +10,7 @@ from typing import Any
 from ...errors import InputError, message
 from ..arguments import check_open_fraction, check_ratio
 from ..cuts import ByCuts, Cut, Rounding, Stats, at_least, beyond, nonempty, quantile
-from ..method import RANK, Card, Method, Policy, register
-from ..when import Moment, after, all_of, until
+from ..method import RANK, Card, Method, Moment, Policy, after, all_of, register, until
 
 
 @ByCuts

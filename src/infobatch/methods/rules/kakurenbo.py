@@ -12,8 +12,7 @@ from ...plan import Plan
 from ..arguments import check_fraction, check_fractions, check_ratio
 from ..draws import highest, plan_of
 from ..memory import Columns, Memory, held
-from ..method import RANK, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import RANK, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(

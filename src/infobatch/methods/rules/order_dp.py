@@ -9,8 +9,7 @@ import torch
 from ...plan import Plan, choose
 from ..arguments import check_fraction
 from ..draws import highest, plan_of
-from ..method import RANK, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import RANK, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(Card("OrderDP, ICLR 2026", "all but the highest losses of a random part", RANK, "all 1"))

@@ -12,8 +12,7 @@ from ...errors import InputError, message
 from ...plan import Plan
 from ..arguments import check_labels, check_number, check_ratio, fingerprint_labels
 from ..draws import apportion, budget, first_of_each, gumbel_noise, plan_of, sum_by_class
-from ..method import SORT, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import SORT, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(Card("RCAP (DataCull)", "low losses, by class", SORT, "all 1", "losses, labels"))

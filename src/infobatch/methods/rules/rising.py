@@ -13,8 +13,7 @@ from ...errors import InputError, message
 from ...plan import Plan, full, shuffled_members
 from ..arguments import check_open_fraction, check_ratio
 from ..draws import budget, draw_in_cells, scale_chances, sort_rising
-from ..method import SORT, Card, Method, ScoresView, register
-from ..when import Moment
+from ..method import SORT, Card, Method, Moment, ScoresView, register
 from .infobatch import annealed_method
 
 

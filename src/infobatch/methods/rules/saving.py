@@ -8,8 +8,7 @@ from functools import partial
 from ...errors import InputError, message
 from ..arguments import check_open_fraction, check_ratio
 from ..cuts import ByCuts, Cut, Stats, beyond
-from ..method import RANK, Card, Method, register
-from ..when import Moment, Schedule, after, all_of, until
+from ..method import RANK, Card, Method, Moment, Schedule, after, all_of, register, until
 
 MOST = 0.9  # the largest share of the scored samples pruned in one epoch: no weight exceeds 10
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from ...plan import Plan, choose
 from ..arguments import check_fraction, check_positive, check_ratio
 from ..draws import budget, plan_of
-from ..method import SORT, Card, Method, ScoresView, published, register
-from ..when import Moment, until
+from ..method import SORT, Card, Method, Moment, ScoresView, published, register, until
 
 
 @register(Card("SeTa, CVPR 2025", "loss groups outside a sliding window, and a tenth at random", SORT, "all 1"))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infobatch.methods.when import Moment, after, all_of, until
+from infobatch.methods.method import Moment, after, all_of, until
 
 modest = settings(deadline=None, max_examples=100, derandomize=True)
 
