@@ -8,7 +8,6 @@
 from . import methods, sieve
 from .adapters.per_sample import per_sample
 from .dataset import Pruned
-from .epoch.summary import EpochSummary
 from .errors import (
     EpochError,
     InfoBatchError,
@@ -22,7 +21,7 @@ from .files import load, save
 from .loader import DataLoader
 from .methods import variations
 from .paper import InfoBatch
-from .plan import Plan
+from .plan import EpochSummary, Plan
 from .schedule.pace import Paced, full_steps, pace
 from .sieve import Sieve
 

@@ -18,13 +18,12 @@ from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import Scores, ScoreTable
 from .epoch.slice import choose_scores
-from .epoch.summary import EpochSummary
 from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .methods.channels import check_channels
 from .methods.cuts import rule_of
 from .methods.method import Method, Moment
 from .methods.rules.fixed import fit_method
-from .plan import Compensation, PlanNumbers
+from .plan import Compensation, EpochSummary, PlanNumbers
 from .ranks.exchange import Ranks, find
 from .ranks.shards import ShardedScores
 from .state import make_state, restore

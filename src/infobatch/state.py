@@ -9,8 +9,7 @@ from typing import Any
 from .epoch.running import RunningEpoch
 from .epoch.scores import copy_to_cpu
 from .epoch.slice import UNSEEN
-from .epoch.summary import EpochSummary
-from .plan import Compensation
+from .plan import Compensation, EpochSummary
 from .state_checks import FORMAT
 
 State = dict[str, Any]

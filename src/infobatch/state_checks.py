@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .checks import describe, is_count, is_number
 from .epoch.slice import TOO_LARGE, UNSEEN
-from .epoch.summary import EpochSummary
 from .errors import StateError, message, plural
+from .plan import EpochSummary
 
 FORMAT = 2
 COUNTS = ("seed", "epoch", "usual_update", "planned", "done")

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import infobatch
-from infobatch.epoch.summary import estimate_noise, summarize
-from infobatch.plan import Plan, generator_for
+from infobatch.plan import Plan, estimate_noise, generator_for, summarize
 
 CPU = torch.device("cpu")
 

@@ -18,11 +18,10 @@ import infobatch
 from infobatch import methods
 from infobatch.epoch.scores import ScoreTable
 from infobatch.epoch.slice import UNSEEN
-from infobatch.epoch.summary import estimate_noise
 from infobatch.methods import METHODS, Method
 from infobatch.methods.cuts import Cut, TableStats, rule_of
 from infobatch.methods.method import Moment, until
-from infobatch.plan import Plan, full
+from infobatch.plan import Plan, estimate_noise, full
 from infobatch.ranks import shard_plan
 from infobatch.ranks import shards as sharding
 from infobatch.ranks.exchange import Ranks

@@ -11,9 +11,8 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 
 from ..errors import warn
 from ..methods.method import Method, Moment
-from ..plan import PlanNumbers
+from ..plan import EpochSummary, PlanNumbers
 from .scores import Scores, ScoreTable
-from .summary import EpochSummary
 
 GROWTH_BOUND = 2.0
 """|D|/|S| beyond which a growing loss is warned about."""

@@ -18,10 +18,9 @@ from ..attribution.counted import Counted, StockLoader
 from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
-from ..plan import Plan, PlanNumbers
+from ..plan import EpochSummary, Plan, PlanNumbers, summarize
 from ..ranks.exchange import Ranks, agree, all_come
 from .scores import Scores, TableSlice
-from .summary import EpochSummary, summarize
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
 MEETINGS = itertools.count()

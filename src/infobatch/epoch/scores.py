@@ -14,11 +14,10 @@ from ..methods.channels import CHANNELS
 from ..methods.cuts import mean_score
 from ..methods.memory import Memory
 from ..methods.method import Method, Moment
-from ..plan import Plan, PlanNumbers, move
+from ..plan import Plan, PlanNumbers, estimate_noise, move
 from ..ranks.exchange import Ranks, gather, ghosts, take_share
 from ..state_checks import check_state
 from .slice import SKIPPED, TOO_LARGE, UNSEEN, Slice, Where
-from .summary import estimate_noise
 
 CHUNK = 1 << 16
 State = dict[str, Any]

@@ -12,10 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..epoch.summary import SAMPLE
 from ..methods.cuts import Cut, rule_of
 from ..methods.method import Method, Moment
-from ..plan import PlanNumbers, choose, generator_for
+from ..plan import SAMPLE, PlanNumbers, choose, generator_for
 from .exchange import Ranks, gather_rows, sum_over
 
 BLOCK = 1 << 18  # what is computed along the way is computed for this many samples at a time
@@ -188,7 +187,7 @@ def _take_first(amounts: list[int], wanted: int) -> list[int]:
 
 
 def _estimate_noise(scores: Tensor, level: Tensor, weights: Sequence[float], ranks: Ranks, growth: float) -> float:
-    """As ``summary.estimate_noise``, from each rank's first places: any range of places is a fair mix."""
+    """As ``plan.estimate_noise``, from each rank's first places: any range of places is a fair mix."""
     weight_of = torch.tensor(weights, dtype=torch.float64, device=scores.device)
     some = weight_of[level[:SAMPLE].long()]
     mass = torch.nan_to_num(scores[:SAMPLE].double().square() * some, nan=0.0)

@@ -21,10 +21,10 @@ from torch import Tensor
 from ...checks import is_count
 from ...epoch.scores import ScoreTable
 from ...epoch.slice import UNSEEN
-from ...epoch.summary import summarize
 from ...errors import InputError, message, plural
 from ...methods import METHODS
 from ...methods.method import Method, Moment
+from ...plan import summarize
 from ..train.method_text import needs_losses_only, parse_method
 from .logs import check_table
 

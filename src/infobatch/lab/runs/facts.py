@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ... import __version__
-from ...epoch.summary import estimate_noise
-from ...plan import Plan
+from ...plan import Plan, estimate_noise
 from ..tasks.task import Arrays, Task
 from ..train.batches import size_of
 from ..train.settings import Settings
@@ -138,8 +137,8 @@ def cost_of(samples: int, full_samples: int, steps: int, looking: float | None =
     Args:
         samples: How many samples it trained on.
         full_samples: How many a run on full data would have trained on.
-        steps: The steps that it took; with a sieve, those of full data.
-        looking: The FLOPs of looking as a share of those of full data; None without a sieve.
+        steps: The steps that it took; with looking, those of full data.
+        looking: The FLOPs of looking as a share of those of full data; None for a method that does not look.
 
     Returns:
         ``same_cost_steps`` is the number of steps on full data that cost as much.
