@@ -30,6 +30,18 @@ def test_digits(tmp_path):
     assert 0 < pruned["pruning, s"] < pruned["seconds"]
 
 
+@pytest.mark.slow
+def test_sieve(tmp_path):
+    said = run("sieve.py", tmp_path, "--epochs", "6", "--seeds", "1")
+    rows = re.findall(r"(full data|sieve|shorter run) +│ +([\d.]+)% +│ +([\d.]+)", said)
+    assert [name for name, *_ in rows] == ["full data", "sieve", "shorter run"]
+    full, sieved, shorter = (float(compute) for _, compute, _ in rows)
+    assert full == 100
+    assert 50 < sieved < 95
+    assert abs(sieved - shorter) <= 100 / (6 * 19)  # equal compute, to a step
+    assert all(float(accuracy) > 90 for *_, accuracy in rows)
+
+
 def test_three_lines(tmp_path):
     said = run("three_lines.py", tmp_path)
     assert "epoch  0: 2000 of 2000" in said
