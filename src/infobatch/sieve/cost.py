@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +34,10 @@ def count_flops(net: nn.Module, *inputs: Any) -> float:
 
 def count_flops_of(net: nn.Module, forward: Callable[[], Any], device: torch.device, rows: int) -> float:
     """Return the FLOPs of a function that runs a network once, per row."""
-    with undisturbed(unwrap(net), device), FlopCounterMode(display=False) as counter:
+    # A function that the compiler meets first, or anew, while FLOPs are counted would never be compiled again.
+    has_compiler = "torch._dynamo" in sys.modules
+    eager: Any = torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()
+    with undisturbed(unwrap(net), device), eager, FlopCounterMode(display=False) as counter:
         forward()
     return float(counter.get_total_flops()) / rows
 
