@@ -140,8 +140,8 @@ def check_loss(loss: Any) -> None:
 
 
 def check_grad_mode(loss: Tensor) -> None:
-    """Refuse losses of a pass that cannot train: they would end the epoch without a step."""
-    if not torch.is_grad_enabled() and not loss.requires_grad:
+    """Check losses that came while autograd is off: without a gradient, they would end the epoch without a step."""
+    if not loss.requires_grad:
         remedy = (
             "For passes that do not train load train_data.full(), whose update() records nothing; in training, call "
             "update() outside of torch.no_grad() and inference_mode()."

@@ -144,15 +144,13 @@ class Pruned(Owner):
             checks.check_score(score, loss)
         elif self.in_batch_loss and self._epoch.is_short(loss.shape[0]):
             score = torch.full_like(loss, torch.nan)
-        if channels or self.method.channels:
-            check_channels(repr(self.method), self.method.channels, loss, channels)
+        given = check_channels(self.method, loss, channels) if channels or self.method.channels else {}
         epoch = self._epoch
         if loss.device != epoch.device:
             self.to(loss.device)
         by_batch = self.method.score == "batch"
         scores = choose_scores(loss, score, by_batch=by_batch) if by_batch or score is not None else loss
         compiling = torch.compiler.is_compiling()
-        given = {name: values for name, values in channels.items() if values is not None}
         if indices is None:
             note = torch.compiler.disable(epoch.note) if compiling else epoch.note  # type: ignore[no-untyped-call]
             weights, factor = note(scores, given)
@@ -226,15 +224,9 @@ class Pruned(Owner):
         if not self.method.observes_hidden:
             remedy = "Other methods do without."
             raise InputError(message("a method that needs the hidden samples", repr(self.method), remedy))
-        epoch = self._epoch
-        is_inside = epoch.done() or epoch.done_before
-        if is_inside or (epoch.queue is not None and epoch.queue.is_open):  # its plan is about to be dropped
-            got = "one inside an epoch" if is_inside else "one with a loader's iterator open"
-            remedy = "Take it after the last update of an epoch and before the next iter(loader)."
-            raise MisalignedError(message("a pass over the hidden samples between two epochs", got, remedy))
-        epoch.drop_plan()  # it depends on what is observed now
+        self._epoch.drop_plan()  # it depends on what is observed now
         assert isinstance(self._scores, ScoreTable)
-        self._hidden = hidden = HiddenPass(self._scores, self.method, self._meet_ranks(), epoch.epoch)
+        self._hidden = hidden = HiddenPass(self._scores, self.method, self._meet_ranks(), self._epoch.epoch)
         try:
             yield from hidden.batches(self.dataset, batch_size, loader)
             not_finite = hidden.close()
@@ -252,10 +244,7 @@ class Pruned(Owner):
         if self._hidden is None:
             expected = "observe() inside a loop over train_data.hidden()"
             raise MisalignedError(message(expected, "a call outside of one", "See Pruned.hidden."))
-        if channels or self.method.channels:
-            check_channels(repr(self.method), self.method.channels, loss, channels)
-        given = {name: values for name, values in channels.items() if values is not None}
-        self._hidden.note(loss, indices, given)
+        self._hidden.note(loss, indices, check_channels(self.method, loss, channels))
 
     @property
     def epoch(self) -> int:
@@ -478,10 +467,7 @@ class Pruned(Owner):
         epoch.turn = None
         if turn.error is not None:
             raise turn.error
-        if turn.is_without_backward:
-            self._advice.warn_no_backward(summary.epoch)
-        self._advice.check_rise(summary, self._scores)
-        warn_not_finite(summary.epoch, summary.not_finite, summary.kept)
+        self._advice.check_end(summary, self._scores, is_without_backward=turn.is_without_backward)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float]:
         """Return the weights of samples that the caller names, and the factor on their mean."""

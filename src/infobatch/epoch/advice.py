@@ -57,7 +57,14 @@ class Advice:
                 f"train longer{other}"
             )
 
-    def warn_no_backward(self, epoch: int) -> None:
+    def check_end(self, done: EpochSummary, scores: Scores, *, is_without_backward: bool) -> None:
+        """Warn if an epoch that has ended gives reason to."""
+        if is_without_backward:
+            self._warn_no_backward(done.epoch)
+        self._check_rise(done, scores)
+        warn_not_finite(done.epoch, done.not_finite, done.kept)
+
+    def _warn_no_backward(self, epoch: int) -> None:
         """Warn that an epoch ended although backward was called for none of its losses."""
         if not self._gave_backward:
             self._gave_backward = True
@@ -103,7 +110,7 @@ class Advice:
                 f'rate by up to {plan.growth:.2f}, prune less, or use compensate="none"'
             )
 
-    def check_rise(self, done: EpochSummary, scores: Scores) -> None:
+    def _check_rise(self, done: EpochSummary, scores: Scores) -> None:
         """Warn if the loss grows and an epoch seems to have undone what was learned. Small data sets are not judged."""
         if self._gave_rise or not self._loss_grows or scores.size < ENOUGH:
             return

@@ -420,8 +420,12 @@ class RunningEpoch:
         return turn
 
     def drop_plan(self) -> None:
-        """Let the next epoch be planned again; a pass over its first batch is void."""
-        queue = self.queue
+        """Let the next epoch be planned again, which must not have begun; a look at its first batch is void."""
+        queue, has_begun = self.queue, self.done() or self.done_before
+        if has_begun or (queue is not None and queue.is_open):
+            got = "one inside an epoch" if has_begun else "one with a loader's iterator open"
+            remedy = "Take it after the last update of an epoch and before the next iter(loader)."
+            raise MisalignedError(message("a pass over the hidden samples between two epochs", got, remedy))
         if queue is not None:
             queue.supersede()
             queue.is_void = True

@@ -6,7 +6,7 @@ for it, exchange it between ranks and save it in checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..checks import describe
 from ..errors import InputError, message
+from .method import Method
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ CHANNELS: dict[str, Channel] = {
 }
 
 
-def check_channels(method: str, needed: Collection[str], loss: Tensor, given: Mapping[str, Any]) -> None:
-    """Check that every channel a method needs came with the loss, and that nothing unknown did.
+def check_channels(method: Method, loss: Tensor, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the channels that came with a loss, if all that the method needs are among them and none is unknown.
 
     Values are looked at on the CPU only: reading them from a device would wait for it.
     """
@@ -50,10 +51,10 @@ def check_channels(method: str, needed: Collection[str], loss: Tensor, given: Ma
         if name not in CHANNELS:
             known = ", ".join(["indices", "score", *CHANNELS])
             raise InputError(message(f"keywords of update() among {known}", repr(name), "Check the spelling."))
-    for name in needed:
+    for name in method.channels:
         channel, values = CHANNELS[name], given.get(name)
         if values is None:
-            expected = f"the keyword {name}, which {method} needs: {channel.meaning}, one value per sample"
+            expected = f"the keyword {name}, which {method!r} needs: {channel.meaning}, one value per sample"
             raise InputError(message(expected, "none", channel.remedy))
         fits = isinstance(values, Tensor) and values.shape == loss.shape and values.is_floating_point()
         if not fits or values.device != loss.device:
@@ -64,3 +65,4 @@ def check_channels(method: str, needed: Collection[str], loss: Tensor, given: Ma
             low, high = (float(end) for end in values.detach().aminmax())
             expected = f"{name} from {channel.low:g} to {channel.high:g}"
             raise InputError(message(expected, f"values from {low:.3g} to {high:.3g}", channel.remedy))
+    return {name: values for name, values in given.items() if values is not None}
