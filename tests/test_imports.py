@@ -19,6 +19,7 @@ import layers  # noqa: E402
 
 CORE = {entry for layer in layers.LAYERS[: layers.core_ends()] for entry in layer}
 
+OUTSIDE = ("lab", "report", "cli", "integrations", "selection", "testing")
 
 IMPORT = """
 import json, random, sys, warnings
@@ -99,7 +100,7 @@ def test_import_brings_torch_and_nothing_else(imported: dict[str, Any]) -> None:
 def test_import_does_not_bring_the_lab(imported: dict[str, Any]) -> None:
     came = {name.removeprefix("infobatch.").replace(".", "/") for name in imported["came"] if "infobatch." in name}
     assert "dataset" in came
-    assert not {name for name in came if name.split("/")[0] in ("lab", "report", "cli", "integrations", "selection")}
+    assert not {name for name in came if name.split("/")[0] in OUTSIDE}
     assert "reference" not in came
 
 
