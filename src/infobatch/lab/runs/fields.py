@@ -39,9 +39,9 @@ def saved(run: Run, full: Run | None) -> float | None:
 
 
 def looking(run: Run) -> float | None:
-    """Return what the looks of a run with a sieve cost, as a share of the compute of full data; None without a sieve.
+    """Return what looking cost in a run, as a share of the compute of full data; None if its method does not look.
 
-    Compute is counted in FLOPs: forward and backward passes.
+    Compute is counted in FLOPs of forward and backward passes. Sieves look at batches, some methods at pruned samples.
     """
     return number((run.end or {}).get("looking"))
 

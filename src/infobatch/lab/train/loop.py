@@ -19,6 +19,8 @@ from ... import files
 from ...dataset import Pruned
 from ...errors import InputError, message
 from ...plan import Plan
+from ...sieve.cost import STEP
+from ...sieve.undisturbed import kept_random_state
 from ..runs import facts
 from ..runs.facts import AllSamples
 from ..runs.interrupt import Stop, never
@@ -163,13 +165,15 @@ class Training:
         self.preprocess = Preprocess(task, settings, self.device)
         self.sieve: BatchSieve | None = None
         if sieved is not None:
-            self.sieve = BatchSieve(sieved, settings, task, self.model, self.total_steps, self._autocast)
-            for inputs, labels in self.feed.few():
-                self.sieve.count_flops(self.preprocess(inputs), len(labels))
+            with kept_random_state(self.device):  # a data set may draw from it when it is read
+                self.sieve = BatchSieve(sieved, settings, task, self.model, self.total_steps, self._autocast)
+                self.sieve.count_flops(self.preprocess)
         self.visits = torch.zeros(size, dtype=torch.int32, device=self.device)
         """How often each sample was trained on."""
         self.steps = 0
         self.samples = 0
+        self.observed = 0
+        """How many pruned samples were run through the net without training on them."""
         self.best = -math.inf
         self.loss_sum = torch.zeros((), device=self.device)
         self._epoch_samples = 0
@@ -216,6 +220,8 @@ class Training:
         self.visits[used.indices] += 1
         self._epoch_samples = 0
         self.loss_sum.zero_()
+        if self.sieve is not None:
+            fact["noise"] = None  # the estimate is for plans
         if self.is_finished or (epoch + 1) % self.settings.eval_every == 0:
             with self.clock.on("test"):
                 self._test_facts = self.test()
@@ -317,6 +323,7 @@ class Training:
             labels = labels.to(self.device)
             losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
             self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
+            self.observed += len(labels)
 
     @torch.no_grad()
     def test(self) -> dict[str, Any]:
@@ -334,12 +341,11 @@ class Training:
     @torch.no_grad()
     def _check_score(self) -> None:
         """Try the task's score on a few test samples, so that a wrong one fails before anything is trained."""
-        random = random_state(self.device)
         self.model.eval()
-        for inputs, labels in self.feed.few():
-            outputs = self._predict(self.model, self.preprocess(inputs))
-            check_range(check_scores(self.task.score(outputs, labels), len(labels)))
-        load_random_state(random, self.device)
+        with kept_random_state(self.device):
+            for inputs, labels in self.feed.few():
+                outputs = self._predict(self.model, self.preprocess(inputs))
+                check_range(check_scores(self.task.score(outputs, labels), len(labels)))
 
     # ---- facts -------------------------------------------------------------------------------------------
 
@@ -372,19 +378,21 @@ class Training:
         )
 
     def _cost(self) -> Fact:
-        """Return what the run cost beside full data."""
+        """Return what the run cost beside full data; a look at a sample costs a share of training on it."""
         full_samples = self.settings.epochs * self.all_samples.size
-        if self.sieve is None:
+        if self.sieve is None and not self.train_data.method.observes_hidden:
             return facts.cost_of(self.samples, full_samples, self.steps)
-        looking = self.sieve.looking() / full_samples
-        cost = facts.cost_of(self.samples, full_samples, self.settings.epochs * self.full_steps, looking)
-        return {**cost, "look_not_finite": self.sieve.not_finite}
+        looked = self.observed / STEP + (0.0 if self.sieve is None else self.sieve.looking())
+        full_steps = self.settings.epochs * self.full_steps
+        cost = facts.cost_of(self.samples, full_samples, full_steps, looking=looked / full_samples)
+        return cost if self.sieve is None else {**cost, "look_not_finite": self.sieve.not_finite}
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return everything a checkpoint needs to continue this run."""
         counts = {"steps": self.steps, "samples": self.samples, "done": self._epoch_samples, "best": self.best}
+        counts["observed"] = self.observed
         return {
             "settings": self.settings.plain(),
             "data": self.all_samples.task.data,
@@ -411,6 +419,7 @@ class Training:
         self.train_data.to(self.device)
         self.steps, self.samples = state["counts"]["steps"], state["counts"]["samples"]
         self._epoch_samples, self.best = state["counts"]["done"], state["counts"]["best"]
+        self.observed = state["counts"].get("observed", 0)  # older checkpoints did not count
         self.clock.seconds |= state["seconds"]
         self.clock.epoch |= state.get("spent", {})
         self._test_facts = dict(state["tested"])

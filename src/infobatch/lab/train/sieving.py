@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from ...errors import InputError, message
 from ...plan import Plan
@@ -20,11 +21,13 @@ from ...sieve.cost import STEP, count_flops_of
 from ...sieve.undisturbed import kept_random_state
 from ..tasks.nets import fingerprint, name_relative, named_net, norms_for_one_sample
 from ..tasks.task import Task
+from .batches import Preprocess, move, size_of
 from .method_text import Sieved, make_sieve_method
 from .settings import Settings
 
 SALT = 0x51E7E  # makes the draws of a sieve independent of the plans
 PROXY_SALT = 0x9B0C5  # and the initial weights of a proxy independent of the model's
+FEW = 8
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -37,7 +40,7 @@ class BatchSieve:
         settings: The settings of the run.
         task: The task.
         model: The model that trains.
-        num_steps: The number of batches of the run, if no epoch is pruned.
+        num_steps: The number of batches of the run on full data; where epochs are pruned, a run ends before.
         autocast: Makes the context in which networks run.
 
     Raises:
@@ -57,7 +60,7 @@ class BatchSieve:
         method = make_sieve_method(sieved.name, sieved.settings)
         look = {"proxy": self._proxy, "own": self._own}[sieved.look](sieved) if sieved.look else None
         self.sieve = Sieve(look, method, num_steps=num_steps, seed=settings.seed ^ SALT)
-        self.weights = torch.full((len(cast(Any, task.train)),), torch.nan, device=self.device)
+        self.weights = torch.full((size_of(task.train),), torch.nan, device=self.device)
         """The weight of each sample passed on in this epoch; NaN for all others."""
         self.model_flops = 0.0
         self._size = 0
@@ -102,14 +105,19 @@ class BatchSieve:
 
     # ---- accounting --------------------------------------------------------------------------------------
 
-    def count_flops(self, inputs: Any, rows: int) -> None:
-        """Count the FLOPs of the model's forward pass per sample, without leaving a trace.
+    def count_flops(self, preprocess: Preprocess) -> None:
+        """Count the FLOPs of the model's forward pass per training sample, without leaving a trace in the model.
+
+        Args:
+            preprocess: Turns samples into what the model gets.
 
         Raises:
             InputError: If torch counts none: without them the cost of a look cannot be told.
         """
-        model = self.model
-        self.model_flops = count_flops_of(model, lambda: model(inputs), self.device, rows)
+        model, train = self.model, cast(Any, self.task.train)
+        some = [train[index][0] for index in range(min(FEW, size_of(train)))]
+        inputs = preprocess(move(default_collate(some), self.device))
+        self.model_flops = count_flops_of(model, lambda: model(inputs), self.device, len(some))
         if not self.model_flops:
             got = f"a {type(model).__name__} for which it counts none"
             remedy = "It counts matrix products, convolutions and attention; see torch.utils.flop_counter."
