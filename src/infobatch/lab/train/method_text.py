@@ -92,7 +92,10 @@ def _unknown_method(name: str, text: str) -> InputError:
     known = [*methods.METHODS, *(STATIC + each for each in SELECTORS), *(SIEVE + each for each in SIEVE_METHODS)]
     without_suffix, plus, suffix = text.rpartition("+")
     if name.startswith(SIEVE) and name in known:
-        remedy = "A sieve chooses inside each batch: use it with `infobatch train` or `compare`."
+        remedy = (
+            "A sieve chooses inside each batch: use it with `infobatch train` or `compare`, and name this other method "
+            f"in its settings, as {name}:then=infobatch."
+        )
     elif name in known:
         remedy = "A static method selects once, before training: use it with `infobatch train` or `compare`."
     elif name in RETIRED_METHODS:
@@ -170,8 +173,8 @@ def parse_sieve(text: str) -> Sieved | None:
         return None
     name = name.removeprefix(SIEVE)
     if name not in SIEVE_METHODS:
-        known = [each for each in SIEVE_METHODS if each not in NOT_BY_TEXT]
-        raise InputError(message("a method inside the batch", repr(SIEVE + name), suggest(name, known)))
+        known = [SIEVE + each for each in SIEVE_METHODS if each not in NOT_BY_TEXT]
+        raise InputError(message("a method inside the batch", repr(SIEVE + name), suggest(SIEVE + name, known)))
     if name in NOT_BY_TEXT:
         remedy = "Build infobatch.Sieve in a training loop of yours."
         got = f"{SIEVE}{name}, which needs {NOT_BY_TEXT[name]}"
