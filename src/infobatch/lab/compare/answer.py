@@ -42,7 +42,7 @@ class Facts:
     time_saved: float | None = None
     """The same for seconds; None if the times cannot be compared."""
     compute_saved: float | None = None
-    """The same for compute, net of looking; None for a method that does not look, whose compute goes with samples."""
+    """The same for compute, net of looking; None for a method that does not look: its compute goes with samples."""
     shorter_run: Difference | None = None
     """To full data at equal compute; None if there are no such runs."""
     metric: str = "accuracy, %"
@@ -159,8 +159,12 @@ def _compare_amount(saved: float, less: str, equal: str, what: str) -> tuple[str
 
 def _describe_change(facts: Facts, found: Difference) -> str:
     """For example "was 0.10 points less accurate"; the cost before it names what it is compared with."""
-    than, equal_to = ("", "") if facts.baseline == "full data" else (f" than {facts.baseline}", f" as {facts.baseline}")
+    than, equal_to = ("", "") if facts.baseline == "full data" else _compared_with(facts.baseline)
     return _was(facts, found.mean, than, equal_to, whose="its")
+
+
+def _compared_with(other: str) -> tuple[str, str]:
+    return f" than {other}", f" as {other}"
 
 
 def _was(facts: Facts, mean: float, than: str = "", equal_to: str = "", whose: str = "") -> str:
@@ -206,9 +210,9 @@ def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) ->
     start = f"a {SHORTER_RUN} that cost as much"
     if found.seeds == ahead.seeds:  # compared with the baseline, as the method is and as its own row says
         subject = start if _metric(facts) == "accuracy" else f"that of {start}"
-        change = f"{subject} {_was(facts, round(found.mean - ahead.mean, 9))}"
+        change = f"{subject} {_was(facts, round(found.mean - ahead.mean, 9), *_compared_with(facts.baseline))}"
     else:
-        change = f"it {_was(facts, ahead.mean, f' than {start}', f' as {start}')}"
+        change = f"it {_was(facts, ahead.mean, *_compared_with(start))}"
     is_decided = ahead.n >= FEWEST and ahead.low is not None and ahead.high is not None
     if is_decided and (ahead.low or 0.0) * (ahead.high or 0.0) > 0:
         return f"{change}, and {_count_seeds(ahead)} are enough to tell these apart"

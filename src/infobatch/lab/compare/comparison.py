@@ -72,7 +72,7 @@ class Row:
     compute: float | None = None
     """The compute as a share of that of full data, looking included."""
     looking: float | None = None
-    """The share of the compute of full data that looking at batches took; None without a sieve."""
+    """The share of the compute of full data that looking took; None for a method that does not look."""
 
     @property
     def compute_saved(self) -> float | None:

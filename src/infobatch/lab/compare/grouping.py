@@ -15,14 +15,14 @@ from typing import Any
 
 from ..runs.fields import metric_of, same_cost_steps
 from ..runs.records import Run, label
-from ..train.method_text import SIEVE, is_sieve
+from ..train.method_text import SIEVE
 
 FULL = "full"
 """The method that trains on all samples: the baseline."""
 RANDOM = "random"
 """The method that leaves samples out at random: a control, if other methods are compared."""
 RANDOM_ROWS = f"{SIEVE}random_rows"
-"""The same inside the batch: a control, if other sieves are compared."""
+"""The same inside the batch."""
 COMPARED = ("method", "seed", "compensate", "ideas", "steps")
 """The settings that a comparison is about."""
 COST = ("data", "eval_every", "gallery", "feed", "graph", "workers", "device", "threads", "compile", "channels_last")
@@ -90,19 +90,12 @@ def is_shorter_run(run: Run) -> bool:
 
 
 def control_labels(groups: Mapping[str, list[Run]]) -> set[str]:
-    """Find the groups that others are compared with.
-
-    They are shorter runs; random, if another method is compared; and random rows, if another sieve is.
-    """
+    """Find the groups that others are compared with: shorter runs, and random choices if other methods are compared."""
     shorter = {name for name, members in groups.items() if is_shorter_run(members[0])}
-    methods = {name: members[0].settings.method for name, members in groups.items()}
-    samples, rows = (
-        {name for name, method in methods.items() if method.partition(":")[0] == chance}
-        for chance in (RANDOM, RANDOM_ROWS)
-    )
-    others = {name for name, method in methods.items() if method != FULL} - samples - rows
-    controls = shorter | (samples if others else set())
-    return controls | (rows if any(is_sieve(methods[name]) for name in others) else set())
+    kinds = {name: members[0].settings.method.partition(":")[0] for name, members in groups.items()}
+    chance = {name for name, kind in kinds.items() if kind in (RANDOM, RANDOM_ROWS)}
+    others = {name for name, kind in kinds.items() if kind != FULL} - chance
+    return shorter | (chance if others else set())
 
 
 def rate_grew(run: Run) -> bool:
