@@ -248,14 +248,26 @@ def _word(value: Any) -> str:
 
 
 def _settings(study: Study) -> Table:
-    found = {label: [run.settings.plain() for run in members] for label, members in study.sets.items()}
+    found = {
+        label: [{**run.settings.plain(), "look": _describe_look(run)} for run in members]
+        for label, members in study.sets.items()
+    }
     settings = [one for members in found.values() for one in members]
     hidden = {name for name in MOSTLY_EMPTY if not any(one[name] for one in settings)}
     return _table({label: [_legible_settings(one, hidden) for one in members] for label, members in found.items()})
 
 
-MOSTLY_EMPTY = ("data", "ideas")
-"""Settings that most runs leave empty; they are listed only if some run has them."""
+def _describe_look(run: Run) -> str:
+    """Say what the sieve of a run looked with; empty for a run without a look."""
+    sieve = table(run.start.get("sieve"))
+    if sieve.get("look") != "proxy":
+        return "the model itself" if sieve.get("look") == "own" else ""
+    parameters = str(sieve.get("fingerprint")).rpartition(", ")[0]  # what follows is a hash
+    return f"proxy {sieve.get('net')} ({parameters}), trained on one batch in {sieve.get('every')}"
+
+
+MOSTLY_EMPTY = ("data", "ideas", "look")
+"""What most runs leave empty; they are listed only if some run has them."""
 
 
 def _legible_settings(settings: dict[str, Any], hidden: set[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...lab.train.method_text import STATIC
 from ..series import Study
 from .figure import (
     Figure,
@@ -19,7 +20,8 @@ from .figure import (
 )
 from .svg import CARD, GRID, Plot, Tip, clip, short_ticks
 
-COMPUTE = "Compute is that of the samples trained on and, for methods that look at batches, of looking. "
+COMPUTE = "Compute counts the samples trained on, and looking at batches or pruned samples. "
+PROXIES = "The proxy of a static method is not in it. "
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,18 @@ def frontier(study: Study, by: Literal["compute", "time"]) -> Figure | None:
         f"frontier-{by}",
         f"{metric_name(study).capitalize()} against {by}",
         plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} labels against {unit}"),
-        f"Up and to the left is better. {COMPUTE if by == 'compute' else ''}Bars show one standard deviation over "
-        f"seeds. {_best_in_words(study, ahead)}" + (f" Below the figure: {', '.join(below)}." if below else ""),
+        f"Up and to the left is better. {_describe_compute(study) if by == 'compute' else ''}"
+        f"Bars show one standard deviation over seeds. {_best_in_words(study, ahead)}"
+        + (f" Below the figure: {', '.join(below)}." if below else ""),
         keys(styles, [one.label for one in points]),
         csv_link(
             ["method", unit, metric_text(study), "std", "n"], [[p.label, p.cost, p.mean, p.std, p.n] for p in points]
         ),
     )
+
+
+def _describe_compute(study: Study) -> str:
+    return COMPUTE + (PROXIES if any(row.label.startswith(STATIC) for row in study.comparison.rows) else "")
 
 
 def _best_in_words(study: Study, ahead: list[Point]) -> str:
