@@ -192,16 +192,20 @@ def methods(*, json: Json = False) -> Answer:
         (f"static.{name}", each.source, each.keeps, each.weights, each.cost, ", ".join(each.needs) or "nothing")
         for name, each in SELECTORS.items()
     ]
+    inside = [
+        (f"{SIEVE}{name}", card.source, card.leaves_out, card.weights, card.cost) for name, card in SIEVE_CARDS.items()
+    ]
     if json:
-        keys = ("name", "source", "keeps", "weights", "cost", "needs")
+        keys: tuple[str, ...] = ("name", "source", "keeps", "weights", "cost", "needs")
         static = [
             {**dict(zip(keys, row, strict=True)), "rule": each.rule}
             for row, each in zip(chosen_once, SELECTORS.values(), strict=True)
         ]
         dynamic = [{"name": name, **asdict(CARDS[name])} for name in METHODS]
+        keys = ("name", "source", "leaves_out", "weights", "look")
         sieves = [
-            {"name": f"{SIEVE}{name}", **asdict(card), "by_text": name not in NOT_BY_TEXT}
-            for name, card in SIEVE_CARDS.items()
+            {**dict(zip(keys, row, strict=True)), "by_text": name not in NOT_BY_TEXT}
+            for row, name in zip(inside, SIEVE_CARDS, strict=True)
         ]
         return Answer(plain={"methods": dynamic, "static": static, "sieve": sieves})
     rows = [
@@ -211,9 +215,6 @@ def methods(*, json: Json = False) -> Answer:
     ]
     tables.show(("method", "source", "leaves out", "weights", "cost per plan", "needs"), rows)
     tables.show(("static (selects once)", "source", "keeps", "weights", "cost", "needs from a proxy"), chosen_once)
-    inside = [
-        (f"{SIEVE}{name}", card.source, card.leaves_out, card.weights, card.cost) for name, card in SIEVE_CARDS.items()
-    ]
     tables.show(("inside the batch", "source", "leaves out", "weights", "looks with"), inside)
     for name, what in NOT_BY_TEXT.items():
         tables.say(f"{SIEVE}{name} needs {what}: use infobatch.Sieve in a training loop of yours.")
