@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
-from .errors import InputError, MisalignedError, message
+from .errors import EpochError, InputError, MisalignedError, RankError, message
 from .ranks.permutation import LARGEST
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -111,6 +111,32 @@ def check_epochs(value: Any) -> int:
         elif number > 1:
             remedy = "Plans are made for whole epochs: round it to a whole number."
     return check_count("num_epochs", value, 1, remedy)
+
+
+def check_epochs_left(epoch: int, num_epochs: int) -> None:
+    """Check that a pass does not begin after the last epoch."""
+    if epoch >= num_epochs:
+        raise EpochError(
+            message(
+                f"at most num_epochs={num_epochs} epochs",
+                f"a pass for epoch {epoch} (counted from 0)",
+                "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. "
+                "After resuming, loop over range(train_data.epoch, num_epochs); let no framework start the loader "
+                "again inside its own epoch. For passes that do not train load train_data.full().",
+            )
+        )
+
+
+def check_undivided(world: int) -> None:
+    """Check that a plan whose samples came without a pass was meant for this process alone."""
+    if world > 1:
+        raise RankError(
+            message(
+                "a pass over train_data.sampler, which divides a plan between the ranks",
+                "losses of samples taken from plan() only",
+                "Load with infobatch.DataLoader or sampler=train_data.sampler.",
+            )
+        )
 
 
 def check_shardable(size: int, method: str, by_cuts: bool) -> None:

@@ -18,7 +18,7 @@ from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import Scores, ScoreTable
 from .epoch.slice import choose_scores
-from .errors import EpochError, InputError, MisalignedError, RankError, message
+from .errors import InputError, MisalignedError, message
 from .methods.channels import check_channels
 from .methods.cuts import rule_of
 from .methods.method import Method, Moment
@@ -43,6 +43,10 @@ class Pruned(Owner):
         in_batch_loss: Whether a loss depends on the other samples of its batch, as contrastive ones do. Then a batch
             shorter than the others gives no scores: in it, all losses are smaller.
 
+    Raises:
+        InputError: If an argument cannot be right, or the method does not fit the data or the number of epochs.
+        RankError: If ``shard_scores`` finds no process group although the process was launched as one of several.
+
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
     >>> train = infobatch.Pruned(data, infobatch.methods.random(ratio=0.5), num_epochs=4)
@@ -53,9 +57,8 @@ class Pruned(Owner):
     [100, 50, 50, 50]
     """
 
-    OWN = View.OWN | {
-        *("method", "num_epochs", "seed", "compensate", "group", "shard_scores", "in_batch_loss", "listeners"),
-    }
+    OWN = View.OWN | {"method", "num_epochs", "seed", "compensate", "group"}
+    OWN |= {"shard_scores", "in_batch_loss", "listeners"}
 
     def __init__(
         self,
@@ -159,12 +162,14 @@ class Pruned(Owner):
             self._scores.record(indices, scores)
             self._scores.record_channels(indices, given)
         mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
-        epoch.latest = None if compiling else (weights, factor)
-        if not compiling:
-            if not epoch.had_backward:
-                epoch.watch_backward(mean)
-            if not epoch.is_alone:
-                self._settle_together()
+        if compiling:
+            epoch.latest = None
+            return mean
+        epoch.latest = weights, factor
+        if not epoch.had_backward:
+            epoch.watch_backward(mean)
+        if not epoch.is_alone:
+            self._settle_together()
         return mean
 
     @property
@@ -177,11 +182,7 @@ class Pruned(Owner):
         ...     loss = train_data.update(x)  # backward, and the step to the worst point nearby
         ...     again = (x * train_data.batch_weights).mean()  # backward there, and the optimizer's step
         """
-        if self._epoch.latest is None:
-            remedy = "Ask after an update(), outside of torch.compile."
-            raise MisalignedError(message("a batch that has had its update", "none", remedy))
-        weights, factor = self._epoch.latest
-        return weights * factor
+        return self._epoch.latest_weights()
 
     @property
     def batch_indices(self) -> Tensor:
@@ -196,7 +197,11 @@ class Pruned(Owner):
         return self._epoch.expect("a call for indices").newest()
 
     def skip(self) -> None:
-        """Leave out the batch that has waited longest: it gets no losses."""
+        """Leave out the batch that has waited longest: it gets no losses.
+
+        Raises:
+            MisalignedError: If no batch waits.
+        """
         self._epoch.skip()
         self._settle_together()
 
@@ -209,6 +214,10 @@ class Pruned(Owner):
         Args:
             batch_size: The batch size per rank.
             loader: Other arguments of torch's DataLoader.
+
+        Raises:
+            InputError: If the method needs no such pass, or an argument would reorder or drop samples.
+            MisalignedError: Inside an epoch, or if a batch had no ``observe``.
 
         >>> import torch, infobatch
         >>> data = torch.utils.data.TensorDataset(torch.rand(40, 1))
@@ -238,7 +247,15 @@ class Pruned(Owner):
                 self._hidden = None
 
     def observe(self, loss: Tensor, indices: Tensor, **channels: Tensor | None) -> None:
-        """Record the losses of hidden samples without training on them; see ``hidden``."""
+        """Record the losses of hidden samples without training on them; see the example of ``hidden``.
+
+        Args:
+            loss, indices, channels: As for ``update``, with the indices that ``hidden`` yielded.
+
+        Raises:
+            InputError: If an argument has the wrong shape, type or device.
+            MisalignedError: Outside of a loop over ``hidden``.
+        """
         checks.check_loss(loss)
         checks.check_indices(indices, loss)
         if self._hidden is None:
@@ -257,6 +274,11 @@ class Pruned(Owner):
         """Return the plan of the current epoch, or of the next one once the last batch has had its update.
 
         With ``shard_scores`` only its numbers, and asking for a new plan is a collective call.
+
+        >>> import torch, infobatch
+        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
+        >>> train_data.plan()
+        Plan(epoch=0, kept=8 of 8, saved=0.0%)
         """
         plan = self._draw()
         self._epoch.is_plan_asked = True
@@ -277,12 +299,12 @@ class Pruned(Owner):
         return epoch.plan
 
     def to(self, device: torch.device | str) -> Pruned:
-        """Move the scores. The first ``update`` does so, too; call this if that one is compiled or captured."""
+        """Move the scores, as the first ``update`` does; call this if that one is compiled or captured."""
         self._epoch.to(torch.device(device))
         return self
 
     def full(self) -> FullView:
-        """Return an unpruned view, for passes that do not train."""
+        """Return all samples, for passes that do not train: evaluation, or a pass that updates BatchNorm."""
         return FullView(self.dataset, self.seed)
 
     # ---- facts -------------------------------------------------------------------------------------------
@@ -329,6 +351,11 @@ class Pruned(Owner):
         each, and any number of ranks may go on from it. A rank that is alone after 30 seconds warns, and its state has
         no new losses of the others. With ``shard_scores`` it is this rank's shard, and any number of ranks may go on
         from all shards together.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=3)
+        >>> state = train_data.state_dict()  # infobatch.save writes it beside those of the model and the optimizer
+        >>> train_data.load_state_dict(state)
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
@@ -374,16 +401,7 @@ class Pruned(Owner):
         epoch, ranks = self._epoch, self._meet_ranks(iterator)
         self._end_pass()
         epoch.check_idle()
-        if epoch.epoch >= self.num_epochs:
-            raise EpochError(
-                message(
-                    f"at most num_epochs={self.num_epochs} epochs",
-                    f"a pass for epoch {epoch.epoch} (counted from 0)",
-                    "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. "
-                    "After resuming, loop over range(train_data.epoch, num_epochs); let no framework start the loader "
-                    "again inside its own epoch. For passes that do not train load train_data.full().",
-                )
-            )
+        checks.check_epochs_left(epoch.epoch, self.num_epochs)
         self._announce()
         self._advice.check_schedulers(self._draw(), self.listeners)
         return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
@@ -437,29 +455,20 @@ class Pruned(Owner):
             self._close()
 
     def _settle(self) -> None:
-        """Close the running epoch if it is finished. With ranks this is where they talk."""
+        """Close the running epoch if it is finished."""
         if self._epoch.turn is not None or self._epoch.is_finished():
             self._close()
 
     def _settle_together(self) -> None:
-        """With ranks, close the epoch at its last update, which all of them reach; so nothing later has to wait.
-
-        Where the device counts the samples, it is not asked here.
-        """
+        """With ranks, close the epoch at its last update, which all of them reach; a counting device is not asked."""
         epoch = self._epoch
         if not epoch.is_alone and not epoch.counts_on_device and epoch.is_finished():
             self._close()
 
     def _close(self) -> None:
         epoch = self._epoch
-        if epoch.turn is None and epoch.queue is None and find(self.group).world > 1:
-            raise RankError(
-                message(
-                    "a pass over train_data.sampler, which divides a plan between the ranks",
-                    "losses of samples taken from plan() only",
-                    "Load with infobatch.DataLoader or sampler=train_data.sampler.",
-                )
-            )
+        if epoch.turn is None and epoch.queue is None:
+            checks.check_undivided(find(self.group).world)
         turn = epoch.close(self.method.memory)
         summary = turn.summary
         if not self._summaries or self._summaries[-1].epoch < summary.epoch:

@@ -80,5 +80,14 @@ class InfoBatch(Pruned):
     def paper(
         cls, dataset: Any, num_epochs: int, ratio: float = RATIO, delta: float = 0.875, **options: Any
     ) -> InfoBatch:
-        """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r)."""
+        """Return the rule as published: the loss grows, and of m prunable samples int((1-r)m) stay with 1/(1-r).
+
+        Args:
+            dataset, num_epochs, ratio, delta: As above.
+            options: The other arguments of ``InfoBatch`` except for ``rounding`` and ``compensate``.
+
+        >>> import infobatch
+        >>> infobatch.InfoBatch.paper(range(100), num_epochs=10).compensate
+        'loss'
+        """
         return cls(dataset, num_epochs, ratio, delta, rounding="paper", compensate="loss", **options)

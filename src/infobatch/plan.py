@@ -96,6 +96,7 @@ class Plan(PlanNumbers):
         return float(total.square() / squares)
 
     def to(self, device: torch.device) -> Plan:
+        """Return the plan on another device."""
         chosen = None if self.chosen is None else move(self.chosen, device)
         return Plan(self.epoch, move(self.indices, device), move(self.table, device), chosen)
 
@@ -190,7 +191,7 @@ def _chances(strata: tuple[Stratum, ...], outside: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """One epoch: what was left out, and what that does to a step."""
+    """One epoch: what was left out, and what that does to a step. ``Pruned.history`` has one of each finished epoch."""
 
     epoch: int
     kept: int

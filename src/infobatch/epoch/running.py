@@ -311,9 +311,17 @@ class RunningEpoch:
         whole = queue.batch_size if queue is not None and queue.is_sized else self.largest_here or self.usual_update
         return count < whole
 
+    def latest_weights(self) -> Tensor:
+        """Return the weights of the batch that was updated last, its factor included."""
+        if self.latest is None:
+            remedy = "Ask after an update(), outside of torch.compile."
+            raise MisalignedError(message("a batch that has had its update", "none", remedy))
+        weights, factor = self.latest
+        return weights * factor
+
     def watch_backward(self, mean: Tensor) -> None:
-        """Notice when backward reaches a loss; until one of the epoch has, each is watched."""
-        if not self.had_backward and mean.requires_grad:
+        """Notice when backward reaches this loss. Until it has reached one of the epoch, each is watched."""
+        if mean.requires_grad:
             self.watched += 1
             mean.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
 

@@ -215,6 +215,12 @@ def register(
 ) -> Callable[[Callable[Arguments, Method]], Callable[Arguments, Method]]:
     """Register a function that makes a method, under the function's name and with its card.
 
+    Args:
+        card: Its row in the table of methods.
+
+    Returns:
+        A decorator, which returns the function unchanged.
+
     >>> from infobatch.methods import Card, METHODS, register
     >>> "infobatch" in METHODS
     True

@@ -32,6 +32,16 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
     A share ``floor`` of the pruned samples comes with weight 1/floor instead of as many of the others, so the expected
     gradient is that of all data. Methods that are unbiased already stay as they are.
 
+    Args:
+        method: The method.
+        floor: The share of the pruned samples that comes back.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
     >>> import infobatch
     >>> unbiased(infobatch.methods.seta())
     seta(ratio=0.1, groups=5, share=0.9, delta=0.875, unbiased=0.25)
@@ -50,6 +60,12 @@ def unbiased(method: Method, floor: float = 0.25) -> Method:
 def plain(method: Method) -> Method:
     """Set every weight of a method to 1.
 
+    Args:
+        method: The method.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
     >>> import infobatch
     >>> plain(infobatch.methods.random(0.3))
     random(ratio=0.3, delta=0.875, rescale=False)
@@ -66,7 +82,22 @@ def plain(method: Method) -> Method:
 
 
 def annealed(method: Method, delta: float = 0.875) -> Method:
-    """Use a method up to ``delta`` of the run and all data from there on; ``delta=1`` changes nothing."""
+    """Use a method up to ``delta`` of the run and all data from there on.
+
+    Args:
+        method: The method.
+        delta: Prune while epoch < delta * num_epochs; 1 changes nothing.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> annealed(infobatch.methods.rs2(), delta=0.8)
+    rs2(ratio=0.3, annealed=0.8)
+    """
     method, schedule = check_method(method), until(delta)
     if delta == 1:
         return method
@@ -81,6 +112,21 @@ def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
     """Keep at least a share ``floor`` of each class (or group) in every plan of a method.
 
     With two floors, one for classes and one for groups, the larger holds for each class within each group.
+
+    Args:
+        method: The method.
+        labels: The class of each sample.
+        floor: The share of each class that is kept at least.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> class_floor(infobatch.methods.infobatch(), labels=torch.arange(100) % 10, floor=0.5)
+    infobatch(ratio=0.5, delta=0.875, class_floor=0.5)
     """
     method, floor, labels = check_method(method), check_fraction("floor", floor), check_labels(labels)
     if method.size not in (None, len(labels)):
@@ -107,6 +153,21 @@ def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method
 
     If each of a sample's last ``patience`` losses was among the highest ``share`` of all losses known at that time, the
     method sees the lower quartile of the scores instead of its score, and may prune it like an easy one.
+
+    Args:
+        method: The method.
+        share: The share of the losses that counts as high.
+        patience: How many losses in a row have to be high.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> noise_guard(infobatch.methods.rs2())
+    rs2(ratio=0.3, noise_guard=0.1, patience=5)
     """
     method, share = check_method(method), check_open_fraction("share", share)
     patience = check_positive("patience", patience)

@@ -41,6 +41,9 @@ def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, 
         drop_last: Whether the loader drops its last batch.
         accumulate: The number of batches per step.
 
+    Raises:
+        InputError: If an argument has the wrong type, or an epoch has not even one batch.
+
     >>> import infobatch
     >>> train_data = infobatch.InfoBatch(range(100), num_epochs=8)
     >>> full_steps(train_data, 16), full_steps(train_data, 16, drop_last=True)
@@ -69,6 +72,12 @@ def pace(scheduler: LRScheduler, train_data: Pruned, steps_per_epoch: int) -> Pa
         scheduler: Any scheduler of torch except ReduceLROnPlateau.
         train_data: The pruned data set.
         steps_per_epoch: How often a full epoch calls ``scheduler.step()``: ``full_steps(...)``, or 1.
+
+    Returns:
+        The wrapped scheduler.
+
+    Raises:
+        InputError: If an argument has the wrong type, or the scheduler ends before the training does.
 
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(64, 1))
@@ -134,7 +143,11 @@ class Paced:
         self._warn_if_scale_blind()
 
     def step(self) -> None:
-        """Advance the scheduler to where the data are. Call it after each optimizer step."""
+        """Advance the scheduler to where the data are. Call it after each optimizer step.
+
+        Raises:
+            InputError: If the optimizer has a newer ``pace``, or the scheduler was stepped directly.
+        """
         if self.train_data.listeners.get(_unwrap(self.optimizer)) is not self:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
@@ -155,6 +168,7 @@ class Paced:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to go on from here, the state of the scheduler included."""
         return {
             "count": self._count,
             "first_rates": list(self._first_rates),
@@ -165,6 +179,9 @@ class Paced:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a ``state_dict``, also if another batch size or number of ranks makes other steps.
+
+        Args:
+            state: What ``state_dict`` returned.
 
         Raises:
             StateError: If it is not the state of a paced scheduler with as many parameter groups.

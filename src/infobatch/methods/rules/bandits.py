@@ -16,13 +16,23 @@ from ..method import RANK, Card, Method, Moment, ScoresView, published, register
 
 @register(Card("Raju et al. 2021", "the lowest average losses, except for a tenth at random", RANK, "all 1"))
 def epsilon_greedy(ratio: float = 0.3, *, epsilon: float = 0.1, share: float = 0.8, every: int = 10) -> Method:
-    """Keep the highest average losses, a share ``epsilon`` of the budget at random; chosen every ten epochs.
+    """Keep the highest average losses, and a share ``epsilon`` of the budget at random; chosen every ten epochs.
 
     Args:
         ratio: The share pruned.
         epsilon: The share of the kept samples that is drawn at random.
         share: The weight of the newest loss in the moving average.
         every: The number of epochs a choice holds.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.epsilon_greedy(ratio=0.3)
+    epsilon_greedy(ratio=0.3, epsilon=0.1, share=0.8, every=10)
     """
     ratio, epsilon = check_ratio(ratio), check_open_fraction("epsilon", epsilon)
     share, every = check_fraction("share", share), check_positive("every", every)
@@ -52,6 +62,16 @@ def ucb(ratio: float = 0.3, *, c: float = 1.0, share: float = 0.8, every: int = 
         c: The factor of the spread.
         share: The weight of the newest loss in the moving averages.
         every: The number of epochs a choice holds.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.ucb(ratio=0.3)
+    ucb(ratio=0.3, c=1.0, share=0.8, every=10)
     """
     ratio, share = check_ratio(ratio), check_fraction("share", share)
     c, every = check_number("c", c, "1 is the default."), check_positive("every", every)

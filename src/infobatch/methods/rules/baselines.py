@@ -27,20 +27,58 @@ def uniform(stats: Stats, moment: Moment, *, ratio: float, unscored: bool = Fals
 
 @register(Card("baseline", "none", "none", "all 1", "nothing"))
 def full() -> Method:
-    """Every sample in every epoch: the baseline, through the same code."""
+    """Use every sample in every epoch: the baseline, through the same code.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    >>> import infobatch
+    >>> infobatch.methods.full()
+    full()
+    """
     return Method("full", {}, partial(uniform, ratio=0.0), until(0.0))
 
 
 @register(Card("the paper, Table 5", "any sample", DRAW))
 def random(ratio: float = 0.3, delta: float = 0.875, *, warmup: int = 0) -> Method:
-    """Table 5's control: prune any sample with probability ``ratio``, with rescaling and annealing."""
+    """Prune a random share of all samples, with rescaling and annealing: the control of the paper's Table 5.
+
+    Args:
+        ratio: The share pruned.
+        delta: Prune while epoch < delta * num_epochs.
+        warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.random(ratio=0.3)
+    random(ratio=0.3, delta=0.875)
+    """
     ratio = check_ratio(ratio)
     return annealed_method("random", partial(uniform, ratio=ratio), delta, warmup, ratio=ratio)
 
 
 @register(Card("the paper, Table 1", "any sample, from the first epoch to the last", DRAW, "all 1", "nothing"))
 def random_star(ratio: float = 0.3) -> Method:
-    """Table 1's Random*: a fresh random subset in every epoch including the first; no rescaling, no annealing."""
+    """Draw a random subset in each epoch, the first included, without rescaling or annealing: Random* of Table 1.
+
+    Args:
+        ratio: The share pruned.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.random_star(ratio=0.3)
+    random_star(ratio=0.3, delta=1.0, rescale=False)
+    """
     ratio = check_ratio(ratio)
     policy = partial(uniform, ratio=ratio, unscored=True)
     return replace(annealed_method("random_star", policy, 1.0, 0, False, ratio=ratio), prunes_first=True)
@@ -48,7 +86,21 @@ def random_star(ratio: float = 0.3) -> Method:
 
 @register(Card("RS2, ICLR 2024", "samples already used in this round", RANK, "all 1", "nothing"))
 def rs2(ratio: float = 0.3) -> Method:
-    """RS2 (ICLR 2024): a shuffled list in blocks of (1-ratio)N per epoch, shuffled again when it is used up."""
+    """Go through a shuffled list in blocks of (1-ratio)N per epoch, and shuffle it again when it is used up (RS2).
+
+    Args:
+        ratio: The share left out of each epoch.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.rs2(ratio=0.3)
+    rs2(ratio=0.3)
+    """
     ratio = check_ratio(ratio)
     visits = Memory({"visits": 0.0}, on_plan=_count_visits)
     policy = partial(keep_least_visited, ratio=ratio)

@@ -22,6 +22,16 @@ def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
     Args:
         inner: The method that prunes.
         share: The weight of the old average: H <- share*H + (1-share)*b.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.bls(infobatch.methods.tiers())
+    bls(inner=tiers(ratio=0.5, low_ratio=0.75, low_share=0.2, delta=0.875), share=0.9)
     """
     inner, share = infobatch() if inner is None else check_method(inner), check_fraction("share", share)
     return replace(

@@ -28,6 +28,16 @@ def dynamic_uncertainty(ratio: float = 0.3, *, window: int = 10) -> Method:
     Args:
         ratio: The share pruned.
         window: The number of epochs; nothing is pruned before it is full.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range; from ``Pruned``, if a run is not longer than the window.
+
+    >>> import infobatch
+    >>> infobatch.methods.dynamic_uncertainty(ratio=0.3, window=10)
+    dynamic_uncertainty(ratio=0.3, window=10)
     """
     ratio, window = check_ratio(ratio), check_positive("window", window, 2)
     columns = dict.fromkeys((f"p{age}" for age in range(window)), torch.nan)

@@ -22,6 +22,16 @@ def eswp(ratio: float = 0.3, *, b1: float = 0.2, b2: float = 0.9) -> Method:
         ratio: The share pruned.
         b1: The weight of the slow average.
         b2: How slowly it moves: s <- b2*s + (1-b2)*l.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.eswp(ratio=0.3)
+    eswp(ratio=0.3, b1=0.2, b2=0.9)
     """
     ratio, b1, b2 = check_ratio(ratio), check_fraction("b1", b1), check_fraction("b2", b2)
     memory = Memory({"slow": torch.nan, "weight": torch.nan}, partial(_evolve, b1=b1, b2=b2))

@@ -15,9 +15,20 @@ from ..method import Method, Moment, ScoresView, check_method, until
 
 
 def static(selection: Any) -> Method:
-    """Return a method that uses a fixed selection (``infobatch.selection``) in every epoch, with its weights.
+    """Use a fixed selection (``infobatch.selection``) in every epoch, with its weights.
 
-    The ``mark`` in its settings tells selections apart, so that no run is resumed with another one.
+    ``Pruned`` does so if it is given a selection. The ``mark`` in the settings tells selections apart, so that no run
+    is resumed with another one.
+
+    Args:
+        selection: An ``infobatch.selection.Selection``.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    >>> from infobatch import methods, selection
+    >>> methods.static(selection.Selection(torch.tensor([1, 3]), size=5))
+    static(selection='given', kept=2, mark='8c972ac2')
     """
     indices, weights = torch.as_tensor(selection.indices), torch.as_tensor(selection.weights)
     mark = fingerprint(indices, weights.float().view(torch.int32).long())

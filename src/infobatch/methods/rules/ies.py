@@ -25,13 +25,23 @@ from ..method import Card, Method, Moment, ScoresView, published, register, unti
     )
 )
 def ies(bound: float = 1e-3) -> Method:
-    """A sample rests while the mean of its last three second differences is below ``bound``.
+    """Let a sample rest while the mean of its last three second differences is below ``bound``.
 
     Each epoch ends with a pass over the resting samples (``Pruned.hidden`` and ``Pruned.observe``), or they would
     never come back.
 
     Args:
         bound: The source uses 1e-3 on CIFAR-10 and 2e-3 on CIFAR-100.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.ies(bound=2e-3)
+    ies(bound=0.002)
     """
     if not is_number(bound) or bound <= 0:
         remedy = "The source uses 1e-3 on CIFAR-10 and 2e-3 on CIFAR-100."

@@ -29,7 +29,7 @@ def infobatch(
     rescale: bool = True,
     rounding: Rounding = "exact",
 ) -> Method:
-    """The paper's rule: prune ``ratio`` of the samples below the mean loss, weight the rest up, end on full data.
+    """Prune ``ratio`` of the samples below the mean loss, weight the rest up, and end on full data: the paper's rule.
 
     Args:
         ratio: The share pruned among the samples below the mean (the paper's r).
@@ -39,7 +39,14 @@ def infobatch(
         rounding: "exact" keeps k = round((1-r)m) of m samples with weight m/k; "paper" keeps int((1-r)m) with weight
             1/(1-r), so up to one prunable sample is not made up for.
 
-    >>> infobatch(ratio=0.5, delta=0.875)
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.infobatch(ratio=0.5, delta=0.875)
     infobatch(ratio=0.5, delta=0.875)
     """
     ratio = check_ratio(ratio)
@@ -69,7 +76,25 @@ def tiers(
     low_share: float = 0.2,
     warmup: int = 0,
 ) -> Method:
-    """The papers' more aggressive setting: 0.75 for the lowest 20 %, 0.5 from there up to the mean."""
+    """Prune 75 % of the lowest fifth of the losses, and 50 % from there up to the mean: the papers' stronger setting.
+
+    Args:
+        ratio: The share pruned among the other samples below the mean.
+        delta: Prune while epoch < delta * num_epochs.
+        low_ratio: The share pruned among the lowest losses.
+        low_share: The share of all samples that these lowest losses make up.
+        warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.tiers()
+    tiers(ratio=0.5, low_ratio=0.75, low_share=0.2, delta=0.875)
+    """
     ratio, low_ratio = check_ratio(ratio), check_ratio(low_ratio)
     low_share = check_open_fraction("low_share", low_share)
     policy = partial(below_mean_in_tiers, ratio=ratio, low_ratio=low_ratio, low_share=low_share)
@@ -90,7 +115,22 @@ def quantile_tiers(stats: Stats, moment: Moment, *, tiers: Sequence[tuple[float,
 
 @register(Card("the author's script", "75 % of the losses below the 20th percentile, 50 % up to the 85th", RANK))
 def author_tiers(delta: float = 0.875, *, warmup: int = 0) -> Method:
-    """The author's ImageNet script: keep 25 % below the 20th percentile, 50 % up to the 85th, and all above."""
+    """Prune 75 % below the 20th percentile of the losses and 50 % up to the 85th, as in the author's ImageNet script.
+
+    Args:
+        delta: Prune while epoch < delta * num_epochs.
+        warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.author_tiers(warmup=5)
+    author_tiers(delta=0.875, warmup=5)
+    """
     policy = partial(quantile_tiers, tiers=((0.2, 0.75), (0.85, 0.5)))
     return annealed_method("author_tiers", policy, delta, warmup)
 
@@ -104,7 +144,23 @@ def beyond_mean(stats: Stats, moment: Moment, *, ratio: float) -> list[Cut]:
 
 @register(Card("the paper, Table 5", "a share `ratio` of the samples with a loss above the mean"))
 def above_mean(ratio: float = 0.5, delta: float = 0.875, *, warmup: int = 0) -> Method:
-    """The opposite of the paper's rule (its Table 5): prune among the samples above the mean."""
+    """Prune among the samples above the mean loss: the opposite of the paper's rule (its Table 5).
+
+    Args:
+        ratio: The share pruned among the samples above the mean.
+        delta: Prune while epoch < delta * num_epochs.
+        warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.above_mean(ratio=0.5)
+    above_mean(ratio=0.5, delta=0.875)
+    """
     ratio = check_ratio(ratio)
     return annealed_method("above_mean", partial(beyond_mean, ratio=ratio), delta, warmup, ratio=ratio)
 

@@ -31,16 +31,27 @@ def kakurenbo(
     steps: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4),
     at: tuple[float, ...] = (0.3, 0.6, 0.8),
 ) -> Method:
-    """Hide the lowest losses that are right with confidence; ``ratio`` falls in steps.
+    """Hide the lowest losses that the model gets right with confidence; ``ratio`` falls in steps.
 
-    ``update`` needs the keyword ``confidence``, and each epoch ends with a pass over the hidden samples
-    (``Pruned.hidden`` and ``Pruned.observe``). The source also raises the learning rate, which is left to you here.
+    ``update`` needs the keyword ``confidence``, and each epoch ends with a pass over the hidden samples: see
+    ``Pruned.hidden``, whose example trains with this method. The source also raises the learning rate, which is left to
+    you here.
 
     Args:
         ratio: The largest share hidden.
         sure: The probability of the right class from which a sample may be hidden.
         steps: Factors of ``ratio``, one more than there are values in ``at``.
         at: The shares of the run at which the next factor applies.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.kakurenbo(ratio=0.3)
+    kakurenbo(ratio=0.3, sure=0.7, steps=(1.0, 0.8, 0.6, 0.4), at=(0.3, 0.6, 0.8))
     """
     ratio, sure = check_ratio(ratio), check_fraction("sure", sure)
     steps, at = check_fractions("steps", steps), check_fractions("at", at)

@@ -17,12 +17,22 @@ from ..method import SORT, Card, Method, Moment, ScoresView, published, register
 
 @register(Card("RCAP (DataCull)", "low losses, by class", SORT, "all 1", "losses, labels"))
 def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
-    """Class budgets ~ sqrt(L_c * n_c / N); inside a class a draw ~ softmax(l / b), losses clipped to log K.
+    """Draw from each class c a budget ~ sqrt(L_c * n_c / N), with chances ~ softmax(l / b), losses clipped to log K.
 
     Args:
         labels: The class of each sample.
         ratio: The share pruned.
         temperature: The b of the softmax.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> infobatch.methods.rcap(labels=torch.arange(100) % 10, ratio=0.3)
+    rcap(ratio=0.3, temperature=1.0)
     """
     ratio, labels = check_ratio(ratio), check_labels(labels)
     temperature = check_number("temperature", temperature, "1 is the default.")

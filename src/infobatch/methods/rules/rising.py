@@ -21,7 +21,7 @@ from .infobatch import annealed_method
 def rising(
     ratio: float = 0.35, delta: float = 0.875, *, power: float = 0.5, floor: float = 0.25, warmup: int = 0
 ) -> Method:
-    """Keep a sample with chance ~ H**power, at least ``floor``; exactly (1-ratio)N per pruned epoch, weights 1/p.
+    """Keep a sample with a chance p ~ H**power, at least ``floor``, and weight 1/p; (1-ratio)N stay in a pruned epoch.
 
     Args:
         ratio: The share of all samples pruned per epoch.
@@ -29,6 +29,16 @@ def rising(
         power: 1 keeps in proportion to the score, 0 uniformly.
         floor: The lowest chance of any sample, at most 1 - ratio.
         warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.rising(ratio=0.35)
+    rising(ratio=0.35, power=0.5, floor=0.25, delta=0.875)
     """
     ratio, floor = check_ratio(ratio), check_open_fraction("floor", floor)
     if not is_number(power) or not 0 <= power <= 4:

@@ -39,6 +39,16 @@ def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warm
         ratio: The share pruned among the samples below the threshold (the paper's r). A smaller one raises the
             threshold and lowers the weights. If the saving needs more than this share of all samples, the share rises.
         warmup: The number of full epochs at the start, beyond the first.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range; from ``Pruned``, if the run cannot save as much.
+
+    >>> import infobatch
+    >>> infobatch.methods.saving(share=0.4)
+    saving(share=0.4, delta=0.875, ratio=0.5, warmup=0)
     """
     share, ratio = check_open_fraction("saving", share), check_ratio(ratio)
     if ratio == 0:

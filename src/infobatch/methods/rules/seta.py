@@ -22,6 +22,16 @@ def seta(ratio: float = 0.1, *, groups: int = 5, share: float = 0.9, delta: floa
         groups: The number of groups, by k-means over the losses.
         share: The share of the groups inside the window.
         delta: Slide while epoch < delta * num_epochs; after that all groups are in.
+
+    Returns:
+        The method, for ``infobatch.Pruned``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.methods.seta(ratio=0.1)
+    seta(ratio=0.1, groups=5, share=0.9, delta=0.875)
     """
     ratio, share, groups = check_ratio(ratio), check_fraction("share", share), check_positive("groups", groups)
     until(delta)
