@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import is_number
-from ..errors import MisalignedError, StateError, message
+from ..errors import MisalignedError, message
+from .sieve_state import DAMAGED, check_fields, check_measured
 
 
 class Decision(NamedTuple):
@@ -56,7 +56,8 @@ class Fixed:
         self.is_constant = (begin, end, whole_every) == (0.0, 1.0, 0)
 
     def decide(self, step: int, progress: float | None) -> Decision:
-        is_inside = progress is None or self.begin <= progress < self.end
+        is_past_end = progress is not None and progress >= self.end and self.end < 1  # a run may go on for longer
+        is_inside = progress is None or (self.begin <= progress and not is_past_end)
         is_whole = self.whole_every > 0 and step % self.whole_every == 0
         return Decision(self.keep if is_inside and not is_whole else 1.0)
 
@@ -67,8 +68,7 @@ class Fixed:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            raise StateError(message("a state without measurements", "one with them", "Use the method of the run."))
+        check_fields(state, set(), "the measurements of this method", DAMAGED)
 
 
 class Measured:
@@ -126,7 +126,7 @@ class Measured:
         return {"share": self.share, "carried": list(self.carried), "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_measured(state, len(self.sizes))
+        check_measured(state, tuple(self.sizes))
         self.share, self.carried = state["share"], list(state["carried"])
         self._pending = None if state["pending"] is None else torch.tensor(state["pending"], dtype=torch.float32)
         self._copied = None
@@ -183,18 +183,3 @@ def unlearnt(losses: Tensor) -> Tensor:
     """
     lowest = torch.where(losses.isfinite(), losses, torch.inf).amin()
     return -torch.expm1(lowest - losses)
-
-
-def check_measured(state: Any, count: int) -> None:
-    """Check what ``Measured.state_dict`` returned, before any of it is loaded."""
-    remedy = "It is damaged, or from a run with another method."
-    if not isinstance(state, dict) or set(state) != {"share", "carried", "pending"}:
-        raise StateError(message("the measurements of an adaptive method", "something else", remedy))
-    carried, pending = state["carried"], state["pending"]
-    for name, values, lengths in (("carried", carried, {0, count}), ("pending", pending, {count})):
-        if values is None and name == "pending":
-            continue
-        if not isinstance(values, list) or len(values) not in lengths or not all(is_number(value) for value in values):
-            raise StateError(message(f"{count} measured shares under {name!r}", "something else", remedy))
-    if not is_number(state["share"]) or not 0 < state["share"] <= 1:
-        raise StateError(message("a share in (0, 1]", repr(state["share"])[:40], remedy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count, describe, is_count, is_number
-from ..errors import InputError, StateError, message
+from ..errors import InputError, message
+from ..state_checks import refuse
 from .cost import STEP, count_flops_of, net_of
 from .rows import tensors_of
+from .sieve_state import DAMAGED, REBUILD, check_fields, check_optimizer, check_weights
 from .undisturbed import undisturbed, unwrap
 
 Losses = Callable[[Any, Any], Tensor]
@@ -66,8 +69,7 @@ class Look:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            raise StateError(message("the state of a look that keeps nothing", "another", "Build the sieve as before."))
+        check_fields(state, set(), "the state of a look", REBUILD)
 
 
 class Called(Look):
@@ -185,7 +187,7 @@ class Reference(_OfNetwork):
         return {"counts": super().state_dict(), "of": self.of.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_fields(state, {"counts", "of"})
+        check_fields(state, {"counts", "of"}, "the state of a look", REBUILD)
         check_counts(state["counts"])
         self.of.load_state_dict(state["of"])
         super().load_state_dict(state["counts"])
@@ -280,16 +282,13 @@ class Proxy(_OfNetwork):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_fields(state, {"counts", "net", "optimizer"})
+        check_fields(state, {"counts", "net", "optimizer"}, "the state of a look", REBUILD)
         check_counts(state["counts"])
         check_weights(unwrap(self.net), state["net"])
-        try:
-            self.optimizer.load_state_dict(state["optimizer"])
-        except (ValueError, KeyError, TypeError) as error:
-            got, remedy = f"another ({error})", "Build the proxy and its optimizer as before."
-            raise StateError(message("the state of this optimizer", got, remedy)) from error
-        unwrap(self.net).load_state_dict(state["net"])
+        check_optimizer(self.optimizer, state["optimizer"])
         super().load_state_dict(state["counts"])
+        unwrap(self.net).load_state_dict(state["net"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would go on with these very tensors
 
     def _train(self, batch: Any, progress: float | None) -> Tensor:
         """Take one step on a batch, and return the losses before it."""
@@ -364,30 +363,8 @@ def check_losses(losses: Any) -> None:
         raise InputError(message(expected, describe(losses), UNREDUCED))
 
 
-def check_fields(state: Any, names: set[str]) -> None:
-    if not isinstance(state, dict) or set(state) != names:
-        got = ", ".join(sorted(map(str, state)))[:200] if isinstance(state, dict) else type(state).__name__
-        remedy = "Build the sieve with the look it was saved with."
-        raise StateError(message(f"the state of a look with {', '.join(sorted(names))}", got or "nothing", remedy))
-
-
 def check_counts(state: Any) -> None:
-    check_fields(state, set(COUNTS))
+    check_fields(state, set(COUNTS), "the state of a look", REBUILD)
     is_good = is_number(state["flops"]) and state["flops"] >= 0 and all(is_count(state[name], 0) for name in COUNTS[1:])
     if not is_good:
-        raise StateError(message("counts of rows and FLOPs of a look", "something else", "It is damaged."))
-
-
-def check_weights(net: nn.Module, state: Any) -> None:
-    """Check that a network can load these weights, before any is loaded."""
-    own = net.state_dict()
-    is_dict = isinstance(state, dict) and set(state) == set(own)
-    if not is_dict or any(not same_kind(state[name], value) for name, value in own.items()):
-        expected = f"the weights of this proxy, a {type(net).__name__}"
-        raise StateError(message(expected, "those of another network", "Build the proxy as before."))
-
-
-def same_kind(saved: Any, here: Any) -> bool:
-    if isinstance(here, Tensor):
-        return isinstance(saved, Tensor) and saved.shape == here.shape
-    return type(saved) is type(here)
+        raise refuse("counts of rows and FLOPs of a look", "other values", DAMAGED)

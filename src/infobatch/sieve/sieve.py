@@ -21,10 +21,9 @@ from .passed import Passed
 from .rows import count_rows, select_rows
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
-from .sieve_state import check_sieve_state, load_passed, save_passed
+from .sieve_state import FORMAT, REBUILD, check_fields, check_sieve_state, load_passed, save_passed
 from .undisturbed import kept_random_state, not_compiled
 
-FORMAT = 1
 ONE_LOSS = 'Compute them from the batch that the sieve returned, with reduction="none".'
 
 
@@ -199,13 +198,15 @@ class Sieve:
         """Continue where ``state_dict`` was called; the sieve must have been made with the same arguments.
 
         Raises:
-            StateError: If the state is damaged or of another sieve. Counts and measurements are then unchanged.
+            StateError: If the state is damaged or of another sieve. Nothing is loaded then.
         """
-        check_sieve_state(state, FORMAT, repr(self.method), self.seed, self.num_steps)
+        check_sieve_state(state, repr(self.method), self.seed, self.num_steps)
         ahead = load_passed(state["ahead"])
         amount = self.method.make_amount()
         amount.load_state_dict(state["amount"])
-        if self.look is not None:
+        if self.look is None:
+            check_fields(state["look"], set(), "the state of a look", REBUILD)
+        else:
             self.look.load_state_dict(state["look"])
         self._amount, self._ahead, self._passed = amount, ahead, None
         self._step, self._rows, self._kept = (state[name] for name in ("step", "rows", "kept"))
@@ -217,6 +218,10 @@ class Sieve:
         """Look at a batch and decide what to pass on."""
         if self._ahead is not None:  # decided before the training was saved
             passed, self._ahead = self._ahead, None
+            if passed.size != count_rows(batch):
+                expected = f"the batch of {passed.size} rows that followed when the training was saved"
+                remedy = "Resume the loader where it was; save inside the loop."
+                raise MisalignedError(message(expected, f"one of {count_rows(batch)}", remedy))
             return passed.to(device_of(batch))
         device = device_of(batch)
         is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
