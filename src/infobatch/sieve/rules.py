@@ -1,8 +1,9 @@
 """Which rows of a batch to pass on: pure functions of its losses.
 
 Each takes losses of shape [batch] and the number k of rows to keep, and returns exactly k rows with their weights. A
-loss of minus infinity marks a row that must not be chosen; it fills up only if the other rows are fewer than k. Nothing
-is read back from the device, and shapes depend on k alone, so these functions can be compiled and captured.
+loss of minus infinity marks a row that must not be chosen; it fills up only if the other rows are fewer than k. All
+other losses are finite. Nothing is read back from the device, and shapes depend on k alone, so these functions can be
+compiled and captured.
 
 ``weight`` is the factor of a row in ``sum(weight * loss) / batch size``. With weights 1/p this is an unbiased estimate
 of the mean loss of the whole batch.
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .lots import draw_in_proportion, draw_rows, set_chances
+from .lots import draw_in_proportion, draw_rows, exact_dtype, fill_up, set_chances
 
 
 class Choice(NamedTuple):
@@ -48,11 +49,12 @@ def choose_band(losses: Tensor, k: int, skip: int) -> Choice:
     >>> choose_band(torch.tensor([0.1, 3.0, 0.2, 1.0]), 2, skip=1).rows
     tensor([2, 3])
     """
-    skip = min(skip, len(losses) - k)
-    return _with_ones(losses.topk(k + skip).indices[skip:])
+    order = losses.argsort(descending=True, stable=True)
+    spare = ((losses > -torch.inf).sum() - k).clamp(min=0, max=skip)
+    return _with_ones(order[spare + torch.arange(k, device=losses.device)])
 
 
-def choose_by_lot(losses: Tensor, k: int, generator: torch.Generator, floor: float) -> Choice:
+def choose_by_lot(losses: Tensor, k: int, generator: torch.Generator | None, floor: float) -> Choice:
     """Draw k rows with chances that rise with the loss, at weight 1/chance.
 
     Args:
@@ -61,13 +63,13 @@ def choose_by_lot(losses: Tensor, k: int, generator: torch.Generator, floor: flo
         generator: The source of randomness.
         floor: The least chance of a row, as a share of the mean chance.
     """
-    finite = losses > -torch.inf
-    lowest = torch.where(finite, losses, torch.inf).amin().clamp(max=0)
-    chances = set_chances(torch.where(finite, losses - lowest, -1.0), k, floor)
-    return _drawn(chances, k, generator)
+    losses, finite = losses.to(exact_dtype(losses.device)), losses > -torch.inf
+    lowest = torch.where(finite, losses, 0).amin().clamp(max=0)
+    sizes = (losses - lowest).clamp(max=torch.finfo(losses.dtype).max)
+    return _drawn(set_chances(torch.where(finite, sizes, -1.0), k, floor), k, generator)
 
 
-def choose_below_mean(losses: Tensor, k: int, generator: torch.Generator, floor: float) -> Choice:
+def choose_below_mean(losses: Tensor, k: int, generator: torch.Generator | None, floor: float) -> Choice:
     """Keep the rows at or above the mean, and fill up from those below by lot; weight 1/chance.
 
     This is the rule of InfoBatch inside one batch, with k in place of the share pruned. If more than k rows are at or
@@ -79,34 +81,34 @@ def choose_below_mean(losses: Tensor, k: int, generator: torch.Generator, floor:
         generator: The source of randomness.
         floor: The least chance of a row below the mean, as a share of the mean chance.
     """
-    finite = losses > -torch.inf
+    losses, finite = losses.to(exact_dtype(losses.device)), losses > -torch.inf
     count = finite.sum()
     mean = torch.where(finite, losses, 0).sum() / count.clamp(min=1)
     is_high = finite & (losses >= mean)
     high = is_high.sum()
-    low = count - high
-    wanted = count.clamp(max=k)
+    low, wanted = count - high, count.clamp(max=k).to(losses.dtype)
     least = floor * wanted / count.clamp(min=1)
-    chance_low = ((wanted - high) / low.clamp(min=1)).clamp(min=least)
+    chance_low = torch.maximum((wanted - high) / low.clamp(min=1), least)
     chance_high = (wanted - low * chance_low) / high.clamp(min=1)
-    sizes = torch.where(is_high, chance_high, chance_low)
-    return _drawn(set_chances(torch.where(finite, sizes, -1.0), k, floor=0.0), k, generator)
+    return _drawn(fill_up(torch.where(is_high, chance_high, chance_low), finite, k), k, generator)
 
 
-def choose_by_percentile(losses: Tensor, k: int, generator: torch.Generator, power: float) -> Choice:
-    """Draw k rows without replacement in proportion to (rank / batch size) ** power, at weight 1."""
-    rank = losses.argsort().argsort()
-    log_size = power * (rank / len(losses)).log()
-    log_size = torch.where(losses > -torch.inf, log_size, -torch.inf)
-    return _with_ones(draw_in_proportion(log_size, k, generator))
+def choose_by_percentile(losses: Tensor, k: int, generator: torch.Generator | None, power: float) -> Choice:
+    """Draw k rows without replacement in proportion to percentile ** power, at weight 1.
+
+    The percentile of the row of rank r, counted from 0 for the lowest loss, is (r + 0.5) / batch size.
+    """
+    percentile = (losses.argsort().argsort() + 0.5) / len(losses)
+    return _with_ones(draw_in_proportion(power * percentile.log(), losses > -torch.inf, k, generator))
 
 
-def choose_in_proportion(losses: Tensor, k: int, generator: torch.Generator) -> Choice:
-    """Draw k rows without replacement in proportion to their losses, at weight 1."""
-    return _with_ones(draw_in_proportion(losses.clamp(min=0).log(), k, generator))
+def choose_in_proportion(losses: Tensor, k: int, generator: torch.Generator | None) -> Choice:
+    """Draw k rows without replacement in proportion to their losses, at weight 1; a negative loss counts as 0."""
+    sizes = losses.to(exact_dtype(losses.device)).clamp(min=0)
+    return _with_ones(draw_in_proportion(sizes.log(), losses > -torch.inf, k, generator))
 
 
-def choose_random(losses: Tensor, k: int, generator: torch.Generator) -> Choice:
+def choose_random(losses: Tensor, k: int, generator: torch.Generator | None) -> Choice:
     """Draw k rows with equal chances, at weight 1."""
     noise = torch.rand(len(losses), generator=generator, device=losses.device)
     return _with_ones(torch.where(losses > -torch.inf, noise, -1.0).topk(k, sorted=False).indices)
@@ -124,7 +126,8 @@ def choose_hardest_with_floor(losses: Tensor, k: int, labels: Tensor, share: flo
     count = torch.searchsorted(sorted_labels, sorted_labels, right=True) - first
     place = torch.arange(len(labels), device=labels.device) - first
     promised = torch.empty_like(labels, dtype=torch.bool)
-    promised[order] = place < (share * count).ceil()
+    least = share * count.to(exact_dtype(losses.device))
+    promised[order] = place < (least - 1e-6).ceil()  # 0.1 * 10 is 1, also where rounding makes it more
     promised &= losses > -torch.inf
     rank = losses.argsort(descending=True, stable=True).argsort()
     return _with_ones((rank - len(labels) * promised).topk(k, largest=False).indices)
@@ -145,9 +148,9 @@ def choose_tokens(losses: Tensor, valid: Tensor, keep: float) -> Tensor:
 
 
 def _with_ones(rows: Tensor) -> Choice:
-    return Choice(rows.sort().values, torch.ones(len(rows), device=rows.device))
+    return Choice(rows.sort().values, torch.ones(len(rows), dtype=torch.float32, device=rows.device))
 
 
-def _drawn(chances: Tensor, k: int, generator: torch.Generator) -> Choice:
+def _drawn(chances: Tensor, k: int, generator: torch.Generator | None) -> Choice:
     rows = draw_rows(chances, k, generator)
     return Choice(rows, (1 / chances[rows]).float())

@@ -24,8 +24,8 @@ class Seen(NamedTuple):
     """The losses of the look, shape [batch]; minus infinity for a row that must not be chosen."""
     k: int
     """The number of rows to choose."""
-    generator: torch.Generator
-    """The source of randomness, on the device of the losses."""
+    generator: torch.Generator | None
+    """The source of randomness, on the device of the losses; None inside a captured CUDA graph, for torch's own."""
     batch: Any
     """The whole batch."""
 
