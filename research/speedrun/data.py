@@ -50,14 +50,16 @@ class Data:
     """Normalized images and labels on the device."""
 
     def __init__(self, arrays: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
-        pixels = arrays["train_x"].float() / 255
+        here = {name: array.to(device) for name, array in arrays.items()}
+        pixels = here["train_x"].float() / 255
         mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
 
         def normalize(x: Tensor) -> Tensor:
-            return ((x.float() / 255 - mean) / std).to(device, dtype)
+            return ((x.float() / 255 - mean) / std).to(dtype)
 
-        self.x, self.test_x = normalize(arrays["train_x"]), normalize(arrays["test_x"])
-        self.y, self.test_y = (arrays[name].long().to(device) for name in ("train_y", "test_y"))
+        self.x, self.test_x = normalize(here["train_x"]), normalize(here["test_x"])
+        self.y, self.test_y = here["train_y"].long(), here["test_y"].long()
+        self.classes = int(self.y.max()) + 1
         self.padded = pad(self.x, TRANSLATE)
         self.device = device
 
@@ -65,14 +67,16 @@ class Data:
         return len(self.y)
 
     def epochs(
-        self, generator: torch.Generator, order_of: Callable[[int], Tensor] | None = None
+        self, generator: torch.Generator, order_of: Callable[[], Tensor | None] | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield (images, labels, indices) for ever: shuffled, alternately flipped, shifted, with a square cut out.
+        """Yield (images, labels, indices): shuffled, alternately flipped, shifted, with a square cut out.
+
+        Nothing but the generator decides what comes, so all methods see the same batches with the same seed.
 
         Args:
             generator: The source of randomness.
-            order_of: Returns the samples of an epoch, in order; then a short last batch comes, too. None for all
-                samples, shuffled, in full batches.
+            order_of: Returns the samples of the next epoch, in order, and None after the last; then a short last batch
+                comes, too. Without it all samples come, shuffled, in full batches, for ever.
         """
         size, device = len(self), self.device
         first = torch.rand(size, generator=generator, device=device) < 0.5
@@ -83,7 +87,10 @@ class Data:
             shift = torch.randint(0, 2 * TRANSLATE + 1, (2, size, 1), generator=generator, device=device)
             corner = torch.randint(0, 32 - CUTOUT + 1, (2, size, 1), generator=generator, device=device)
             if order_of is not None:
-                order = order_of(epoch).to(device)
+                planned = order_of()
+                if planned is None:
+                    return
+                order = planned.to(device)
                 shift, corner = shift[:, : len(order)], corner[:, : len(order)]
             flip = first[order, None] ^ bool(epoch % 2)
             rows = shift[0] + span

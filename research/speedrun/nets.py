@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,24 +70,25 @@ class Net(nn.Module):
 
 
 class Learner:
-    """A network with its compiled losses and its optimizer; a process uses it for many runs.
+    """A network with its losses and its optimizer; a process uses it for many runs.
 
     Args:
         net: The network.
         device: Where it trains.
         dtype: The type of autocast; float32 for none.
-        sizes: The batch sizes to compile for; empty to compile nothing.
+        sizes: The batch sizes that come again and again, which are worth compiling and choosing kernels for.
+        compiles: Whether to compile.
     """
 
-    def __init__(self, net: Net, device: torch.device, dtype: torch.dtype, sizes: set[int]) -> None:
+    def __init__(self, net: Net, device: torch.device, dtype: torch.dtype, sizes: set[int], *, compiles: bool) -> None:
         self.net = net.to(device).to(memory_format=torch.channels_last)
         self.device, self.dtype = device, dtype
         self.sizes = sizes
-        self._compiled = torch.compile(self._losses, dynamic=False) if sizes else self._losses
+        self._repeated = torch.compile(self._losses, dynamic=False) if compiles else self._losses
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """Return one loss per row."""
-        return self._compiled(x, y) if len(y) in self.sizes else self._losses(x, y)
+        return self._repeated(x, y) if len(y) in self.sizes else self._losses(x, y)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -148,15 +148,3 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 def schedule(progress: float) -> float:
     """Return the factor on the rate: from 0.2 up to 1 at 23 % of the run, then down to 0.07."""
     return 0.2 + 0.8 * progress / 0.23 if progress < 0.23 else 1 + (0.07 - 1) * (progress - 0.23) / 0.77
-
-
-def memoize(make: Callable[..., Learner]) -> Callable[..., Learner]:
-    """Make each learner once per process: compiling takes a minute."""
-    made: dict[str, Learner] = {}
-
-    def get(*key: Any) -> Learner:
-        if repr(key) not in made:
-            made[repr(key)] = make(*key)
-        return made[repr(key)]
-
-    return get

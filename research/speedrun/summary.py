@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,52 +15,87 @@ LEVEL = 0.95
 NEAR = 0.02
 """How close the cost of a shorter run must be, as a share."""
 
-Key = tuple[str, int, str, float]
+Record = dict[str, Any]
 
 
-def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Read the records of runs, of this format and of the first one."""
+def read(paths: Iterable[Path]) -> list[Record]:
+    """Read the records of runs, of this format and of the first one, which had no "format"."""
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def summarize(records: list[dict[str, Any]], field: str) -> list[str]:
-    """Return a line per setting: mean, spread, cost, and the paired difference from full data of equal cost."""
-    groups: dict[Key, dict[int, dict[str, Any]]] = {}
+@dataclass
+class Group:
+    """The runs of one setting, by seed."""
+
+    arena: tuple[str, int, int]
+    """Data set, samples held out, format of the records: only groups of one arena are compared."""
+    label: str
+    runs: dict[int, Record]
+    seconds: list[float]
+    """Of the runs that had the device for themselves."""
+
+    def mean(self, field: str) -> float:
+        return fmean(run[field] for run in self.runs.values())
+
+    def minus(self, other: Group, field: str) -> str:
+        """Return the mean difference, paired by seed, with its interval; empty if there is no pair."""
+        pairs = [self.runs[seed][field] - other.runs[seed][field] for seed in self.runs if seed in other.runs]
+        if other is self or not pairs:
+            return ""
+        mean, _, low, high = of_differences(pairs, LEVEL)
+        ends = "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
+        return f"{mean:+.2f}{ends} n={len(pairs)}"
+
+
+def group(records: Iterable[Record]) -> list[Group]:
+    """Return the runs of each setting; of two runs with the same seed the first counts."""
+    groups: dict[tuple[Any, ...], Group] = {}
     for record in records:
-        key = record["dataset"], record["holdout"], record["label"], record["budget"] or 0.0
-        groups.setdefault(key, {}).setdefault(record["seed"], record)
-    lines = [f"{field}; difference: paired by seed, from full data within {NEAR:.0%} of the cost, 95 % interval"]
-    for key in sorted(groups):
-        runs = groups[key]
-        values = [run[field] for run in runs.values()]
-        cost = _mean(runs, "cost_epochs")
+        arena = record["dataset"], record["holdout"], record.get("format", 1)
+        key = *arena, record["label"], record["budget"] or 0.0
+        found = groups.setdefault(key, Group(arena, record["label"], {}, []))
+        found.runs.setdefault(record["seed"], record)
+        if record["alone"]:
+            found.seconds.append(record["seconds"])
+    return [groups[key] for key in sorted(groups)]
+
+
+def shorter_run(of: Group, groups: list[Group]) -> Group | None:
+    """Return the runs on full data that cost the same."""
+    cost = of.mean("cost_epochs")
+    full = [one for one in groups if one.label == "full" and one.arena == of.arena]
+    near = min(full, key=lambda one: abs(one.mean("cost_epochs") - cost), default=None)
+    return near if near is not None and abs(near.mean("cost_epochs") / cost - 1) <= NEAR else None
+
+
+def longest_run(of: Group, groups: list[Group]) -> Group | None:
+    """Return the longest runs on full data."""
+    full = [one for one in groups if one.label == "full" and one.arena == of.arena]
+    return max(full, key=lambda one: one.mean("cost_epochs"), default=None)
+
+
+def summarize(records: list[Record], field: str) -> list[str]:
+    """Return a line per setting: mean, spread, cost, seconds if alone, and the paired differences."""
+    lines = [
+        f"{field}, mean +- standard deviation; cost in epochs of full data; seconds of runs that ran alone",
+        f"differences are paired by seed, with {LEVEL:.0%} intervals: "
+        f"from full data of equal cost (within {NEAR:.0%}) and from the longest runs on full data",
+    ]
+    groups = group(records)
+    arena = None
+    for one in groups:
+        if one.arena != arena:
+            arena = one.arena
+            name, holdout, version = arena
+            extra = [f"{holdout} held out"] if holdout else []
+            lines.append(", ".join([name, *extra, *(["first script"] if version == 1 else [])]))
+        values = [run[field] for run in one.runs.values()]
         spread = f"{stdev(values):4.2f}" if len(values) > 1 else "   -"
-        text = f"{key[0]:9s} {key[1] or '':>5} {key[2]:44s} {fmean(values):6.2f} +- {spread} n={len(values):<3d}"
-        text += f" cost {cost:5.2f} kept {_mean(runs, 'kept_share'):.2f} {_mean(runs, 'seconds'):6.1f} s"
-        lines.append(text + _difference(key, runs, cost, groups, field))
+        seconds = f"{fmean(one.seconds):6.1f} s" if one.seconds else "     - s"
+        text = f"  {one.label:52s} {fmean(values):6.2f} +- {spread} n={len(values):<3d}"
+        text += f" cost {one.mean('cost_epochs'):5.2f} kept {one.mean('kept_share'):.2f} {seconds}"
+        for other, what in ((shorter_run(one, groups), "equal cost"), (longest_run(one, groups), "longest")):
+            difference = "" if other is None else one.minus(other, field)
+            text += f"  {what} {difference}" if difference else ""
+        lines.append(text)
     return lines
-
-
-def _difference(
-    key: Key, runs: dict[int, dict[str, Any]], cost: float, groups: dict[Key, dict[int, dict[str, Any]]], field: str
-) -> str:
-    if key[2] == "full":
-        return ""
-    near = {
-        abs(_mean(others, "cost_epochs") / cost - 1): others
-        for (dataset, holdout, label, _), others in groups.items()
-        if (dataset, holdout, label) == (*key[:2], "full")
-    }
-    if not near or min(near) > NEAR:
-        return ""
-    others = near[min(near)]
-    pairs = [runs[seed][field] - others[seed][field] for seed in runs if seed in others]
-    if not pairs:
-        return ""
-    mean, _, low, high = of_differences(pairs, LEVEL)
-    ends = "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
-    return f"  {mean:+.2f}{ends} n={len(pairs)}"
-
-
-def _mean(runs: dict[int, dict[str, Any]], field: str) -> float:
-    return fmean(run[field] for run in runs.values())

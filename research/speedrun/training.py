@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import sys
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,20 +24,51 @@ POINTS = 20
 
 
 def parse_method(text: str) -> infobatch.sieve.SieveMethod | None:
-    """Return the method that a call such as ``hardest(keep=0.5)`` makes; None for ``full`` and ``infobatch``."""
+    """Return the method that a call such as ``hardest(keep=0.5)`` makes; None for ``full`` and ``infobatch``.
+
+    Raises:
+        ValueError: If there is no such method, or it refuses its arguments.
+    """
     if text in ("full", "infobatch"):
         return None
     try:
         call = ast.parse(text, mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("not a call with arguments by name")
         make = infobatch.sieve.SIEVE_METHODS[call.func.id]
         return make(**{str(one.arg): ast.literal_eval(one.value) for one in call.keywords})
-    except (SyntaxError, AssertionError, KeyError, TypeError, ValueError) as error:
+    except (SyntaxError, KeyError, TypeError, ValueError) as error:
         known = ", ".join(infobatch.sieve.SIEVE_METHODS)
-        sys.exit(
-            f"--method takes full, infobatch, or a call such as hardest(keep=0.5) of {known}; got {text} ({error})"
-        )
+        expected = f"full, infobatch, or a call such as hardest(keep=0.5) of {known}"
+        raise ValueError(f"--method: expected {expected}; got {text} ({error})") from error
+
+
+def count_steps(method: infobatch.sieve.SieveMethod, batches: float, look: float, train: float, every: int) -> int:
+    """Return how many steps of a method with fixed shares cost as much as ``batches`` steps on whole batches.
+
+    Args:
+        method: The method; which share it passes on may depend on the share of the run that is done.
+        batches: The budget.
+        look: What a look costs, as a share of a step on a whole batch.
+        train: What a look costs in which the proxy trains.
+        every: The proxy trains in every n-th look; 0 for never.
+    """
+
+    def cost(steps: int) -> float:
+        amount, total = method.make_amount(), 0.0
+        for step in range(steps):
+            share = amount.decide(step, step / steps).share
+            is_trained = every > 0 and step % every == 0
+            total += share + (train if is_trained else look if share < 1 else 0.0)
+        return total
+
+    low, high = 1, 2
+    while cost(high) < batches:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) < batches else (low, middle)
+    return high
 
 
 class Run:
@@ -53,15 +84,15 @@ class Run:
         self.flops = STEP * count_flops(model.net, data.x[:2].float())
         """FLOPs of a training step of the large network, per row."""
         self.budget = job.budget * len(data) * self.flops
-        self.kept = self.rows = self.steps = 0
-        self.epoch = 0
+        self.kept = self.steps = 0
         self.sieve: infobatch.Sieve | None = None
         self.train_data: infobatch.Pruned | None = None
+        self._epoch = self._rows_before = self._rows_in_epoch = 0
         method = parse_method(job.method)
         if method is not None:
             look = self._look(job.look, proxy, sample) if method.needs_look else None
-            most = round(job.budget * len(data) / BATCH / min(0.05, method.settings.get("keep", 1)))
-            self.sieve = infobatch.Sieve(look, method, num_steps=most, seed=seed)
+            num_steps = self._count_steps(method, None if look is None else proxy)
+            self.sieve = infobatch.Sieve(look, method, num_steps=num_steps, seed=seed)
         elif job.method == "infobatch":
             indices = torch.utils.data.TensorDataset(torch.arange(len(data)))
             self.train_data = infobatch.InfoBatch.paper(indices, job.epochs, seed=seed).to(data.device)
@@ -79,6 +110,16 @@ class Run:
             schedule=lambda _: schedule(self.progress),
         )
 
+    def _count_steps(self, method: infobatch.sieve.SieveMethod, proxy: Learner | None) -> int:
+        """Return the number of steps for methods that work in a part of the run; no other reads it."""
+        if not method.is_windowed:
+            return 1
+        batches = self.job.budget * len(self.data) / BATCH
+        if proxy is None:
+            return count_steps(method, batches, 1 / STEP, 0.0, 0)
+        share = STEP * count_flops(proxy.net, self.data.x[:2].float()) / self.flops
+        return count_steps(method, batches, share / STEP, share, self.job.every)
+
     @property
     def spent(self) -> float:
         """FLOPs spent so far, looking included."""
@@ -89,21 +130,29 @@ class Run:
     def progress(self) -> float:
         """The share of the run that is done."""
         if self.train_data is not None:
-            epoch, done, total = self.train_data.progress
-            return (epoch + done / total) / self.job.epochs
+            done = (self.kept - self._rows_before) / max(self._rows_in_epoch, 1)
+            return (self._epoch - 1 + done) / self.job.epochs
         return min(self.spent / self.budget, 1.0)
 
     def batches(self) -> Iterator[tuple[Any, ...]]:
         """Yield (images, labels, indices, ...) as the method passes them on."""
         if self.train_data is not None:
-            train_data = self.train_data
-            return self.data.epochs(self.generator, lambda _: train_data.plan().indices)
+            return self.data.epochs(self.generator, self._next_plan)
         source = self.data.epochs(self.generator)
         if self.sieve is None:
             return source
         if self.job.ahead and self.job.look == "proxy":
             return self.sieve.ahead(source)
         return (self.sieve(*batch) for batch in source)
+
+    def _next_plan(self) -> Tensor | None:
+        """Return the samples of InfoBatch's next epoch; None after the last."""
+        assert self.train_data is not None
+        if self._epoch == self.job.epochs:
+            return None
+        indices = self.train_data.plan().indices
+        self._epoch, self._rows_before, self._rows_in_epoch = self._epoch + 1, self.kept, len(indices)
+        return indices
 
     def reduce(self, losses: Tensor, indices: Tensor) -> Tensor:
         """Return the loss to call backward on, as a mean."""
@@ -113,34 +162,46 @@ class Run:
             return self.train_data.update(losses, indices)
         return losses.mean()
 
+    def warm_up(self) -> None:
+        """Compile, and choose kernels, for everything that will be timed. The weights are then of no use."""
+        torch.backends.cudnn.benchmark = True
+        for size in sorted(self.model.sizes):
+            batch = self.data.x[:size].clone(), self.data.y[:size].clone()
+            for _ in range(2):
+                self._step(self.model.losses(*batch).mean())
+        if self.sieve is not None and self.sieve.look is not None:
+            for step in (0, 1):  # the proxy trains in step 0
+                self.sieve.look.visit(batch, step, 0.0, is_needed=True)
+
     def train(self) -> list[dict[str, Any]]:
-        """Train until the end; return a trace."""
+        """Train until the end; return a trace. Nothing in the loop waits for the device."""
         trace: list[dict[str, Any]] = []
         for x, y, indices, *_ in self.batches():
             progress = self.progress
-            if progress >= 1 or (self.train_data is not None and self.train_data.epoch >= self.job.epochs):
+            if progress >= 1:
                 break
-            losses = self.model.losses(x, y)
-            loss = self.reduce(losses, indices)
-            (BATCH * loss).backward()  # the sum, as in the record: larger gradients do not underflow in half precision
+            # InfoBatch ends each epoch with a batch of another size, for which trying kernels takes longer than a step.
+            torch.backends.cudnn.benchmark = len(y) in self.model.sizes
+            loss = self.reduce(self.model.losses(x, y), indices)
             set_rate(self.optimizer, schedule(progress))
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self._step(loss)
             self.kept += len(y)
             self.steps += 1
             if self.steps % 5 == 0:
                 self.slow.pull(1 - 0.95**5 * progress**3)
             if len(trace) <= POINTS * progress:
                 trace.append(self._point(progress, loss, len(y)))
-            if self.train_data is not None and progress > 1 - 1e-9:
-                break
         self.slow.pull(0.0)
         return trace
 
+    def _step(self, loss: Tensor) -> None:
+        # The gradient of the sum, as in the record: it does not underflow in half precision.
+        (BATCH * loss).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
     def _point(self, progress: float, loss: Tensor, rows: int) -> dict[str, Any]:
-        if not loss.isfinite():
-            sys.exit(f"step {self.steps}: the loss is not finite; try --no-compile or --dtype float32")
-        point = {"progress": round(progress, 3), "rows": rows, "loss": round(float(loss.detach()), 4)}
+        point = {"progress": round(progress, 3), "rows": rows, "loss": loss.detach()}
         carried = getattr(getattr(self.sieve, "_amount", None), "carried", None)
         return {**point, "carried": [round(one, 3) for one in carried]} if carried else point
 
@@ -172,16 +233,17 @@ def train_one(job: argparse.Namespace, seed: int, data: Data, model: Learner, pr
     trace = run.train()
     _wait(data.device)
     seconds = time.perf_counter() - began
+    for point in trace:
+        point["loss"] = round(float(point["loss"]), 4)
+        if not math.isfinite(point["loss"]):
+            raise ArithmeticError(f"at {point['progress']:.0%} of the run the loss was not finite; try --dtype float32")
     plain, views = evaluate(model, data)
-    unit = len(data) * run.flops
     looking = run.spent - run.kept * run.flops
     return {
         "format": 2,
-        "dataset": job.dataset,
-        "label": label(job),
-        "seed": seed,
-        "budget": None if job.method == "infobatch" else job.budget,
-        "holdout": job.holdout,
+        **identity(job, seed),
+        "method": job.method,
+        "look": job.look if proxy is not None or job.look == "own" else None,
         "widths": job.widths,
         "proxy": job.proxy if proxy is not None else None,
         "steps": run.steps,
@@ -189,10 +251,9 @@ def train_one(job: argparse.Namespace, seed: int, data: Data, model: Learner, pr
         "kept_share": round(run.kept / run.steps / BATCH, 4),
         "accuracy": plain,
         "accuracy_tta": views,
-        "cost_epochs": round(run.spent / unit, 3),
+        "cost_epochs": round(run.spent / (len(data) * run.flops), 3),
         "looking": round(looking / run.spent, 4),
         "seconds": round(seconds, 2),
-        "alone": job.alone,
         "ahead": job.ahead,
         "compiled": job.compile,
         "dtype": job.dtype,
@@ -200,6 +261,18 @@ def train_one(job: argparse.Namespace, seed: int, data: Data, model: Learner, pr
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if data.device.type == "cuda" else "cpu",
         "trace": trace,
+    }
+
+
+def identity(job: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Return what tells a run from all others."""
+    return {
+        "dataset": f"tiny-{job.dataset}" if job.tiny else job.dataset,
+        "holdout": job.holdout,
+        "label": label(job),
+        "budget": None if job.method == "infobatch" else job.budget,
+        "seed": seed,
+        "alone": job.alone,
     }
 
 
