@@ -3,8 +3,8 @@
     python tools/method_cards.py            # bring docs/methods up to date
     python tools/method_cards.py --check    # change nothing; print what is out of date, and then exit with 1
 
-Everything else on a card is written by hand, apart from the measurements, which tools/method_tables.py fills in.
-Needs infobatch[lab].
+Everything else on a card is written by hand, apart from the measurements, which tools/method_tables.py fills in. The
+methods of infobatch.sieve share one page, with a section for each. Needs infobatch[lab].
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from infobatch.methods import CARDS
 from infobatch.selection import SELECTORS
+from infobatch.sieve import SIEVE_CARDS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "methods"
-INDEX = "README.md"
+INDEX, SIEVE_PAGE = "README.md", "sieve.md"
 STATIC = "static_"
 """How the name of a static method's card begins."""
 DYNAMIC_CARDS = list(CARDS)
@@ -46,6 +47,29 @@ def card_lines(name: str) -> dict[str, str]:
     }
 
 
+def section_lines(name: str) -> dict[str, str]:
+    """Return the lines of a section of the sieve's page that repeat its registry, by their first bold word.
+
+    >>> section_lines("random_rows")["Needs"]
+    '**Needs**: nothing. **Look**: no look. **Weights**: all 1.'
+    """
+    card = SIEVE_CARDS[name]
+    return {
+        "Needs": f"**Needs**: {card.needs}. **Look**: {card.cost}. **Weights**: {card.weights}.",
+        "Source": f"**Source**: {card.source}.",
+    }
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """Return the sections of a page by their headings; what comes before the first is under "".
+
+    >>> sections_of("# Title\\n## one\\ntext\\n## two\\n")
+    {'': '# Title\\n', 'one': '## one\\ntext\\n', 'two': '## two\\n'}
+    """
+    parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    return {"": parts[0], **{part.splitlines()[0].removeprefix("## "): part for part in parts[1:]}}
+
+
 def index_tables() -> dict[str, list[str]]:
     """Return the tables of the index by name, as lines."""
     dynamic = [
@@ -57,8 +81,13 @@ def index_tables() -> dict[str, list[str]]:
         f"| {', '.join(selector.needs) or 'nothing'} | {selector.cost} |"
         for name, selector in SELECTORS.items()
     ]
+    inside = [
+        f"| [{name}]({SIEVE_PAGE}#{name}) | {card.leaves_out} | {card.weights} | {card.needs} | {card.cost} |"
+        for name, card in SIEVE_CARDS.items()
+    ]
     return {
         "dynamic": ["| method | leaves out | weights | needs | cost of a plan |", "|---|---|---|---|---|", *dynamic],
+        "sieve": ["| method | leaves out | weights | needs | look |", "|---|---|---|---|---|", *inside],
         "static": ["| method | keeps | weights | needs | cost |", "|---|---|---|---|---|", *static],
     }
 
@@ -75,8 +104,8 @@ def _with_tables(page: str) -> str:
     return page
 
 
-def _with_card_lines(page: str, name: str) -> str:
-    for word, line in card_lines(name).items():
+def _with_lines(page: str, lines: dict[str, str]) -> str:
+    for word, line in lines.items():
         page = re.sub(rf"^\*\*{word}\*\*.*$", lambda _, line=line: line, page, flags=re.MULTILINE)
     return page
 
@@ -89,7 +118,12 @@ def pages(folder: Path = FOLDER) -> dict[Path, str]:
     """
     index = folder / INDEX
     cards = {folder / f"{name}.md": name for name in (*DYNAMIC_CARDS, *STATIC_CARDS)}
-    made = {path: _with_card_lines(path.read_text(), name) for path, name in cards.items()}
+    made = {path: _with_lines(path.read_text(), card_lines(name)) for path, name in cards.items()}
+    inside = folder / SIEVE_PAGE
+    sections = sections_of(inside.read_text())
+    made[inside] = "".join(
+        _with_lines(text, section_lines(name)) if name in SIEVE_CARDS else text for name, text in sections.items()
+    )
     return {index: _with_tables(index.read_text()), **made}
 
 

@@ -22,6 +22,7 @@ from infobatch import methods, variations
 from infobatch.lab.runs import records
 from infobatch.lab.train.settings import Settings
 from infobatch.selection import SELECTORS
+from infobatch.sieve import SIEVE_CARDS, SIEVE_METHODS, amount
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,12 +40,15 @@ def load_tool(name: str) -> Any:
 
 cards, fill = load_tool("method_cards"), load_tool("method_tables")
 FOLDER, STATIC = cards.FOLDER, cards.STATIC
-ABOUT = {"README", "table1", "variations"}
+ABOUT = {"README", "table1", "variations", "sieve"}
 PAGES = [*cards.DYNAMIC_CARDS, *cards.STATIC_CARDS, "variations"]
 PARTS = (
     *("**Formula**", "**Use**", "**Settings**", "**When it helps, when it does not**", "**Needs**", "**Cost**"),
     *("**Measured**", "**Source**", "**Where we differ**"),
 )
+
+
+SECTION_PARTS = (*(part for part in PARTS if part != "**Where we differ**"), "**Look**", "**Weights**")
 
 
 def text_of(name: str) -> str:
@@ -57,6 +61,10 @@ def measured_of(text: str) -> str:
 
 def without_measured(text: str) -> str:
     return text.replace(measured_of(text), "")
+
+
+def section_of(name: str) -> str:
+    return str(cards.sections_of(text_of("sieve"))[name])
 
 
 # ---- cards and registries --------------------------------------------------------------------------------------
@@ -102,11 +110,38 @@ def test_the_variations_are_listed_with_their_defaults() -> None:
         }
 
 
-@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_every_sieve_method_has_a_section_and_every_section_a_method() -> None:
+    assert [name for name in cards.sections_of(text_of("sieve")) if name] == list(SIEVE_METHODS) == list(SIEVE_CARDS)
+
+
+@pytest.mark.parametrize("name", SIEVE_METHODS)
+def test_a_section_has_all_its_parts(name: str) -> None:
+    text = section_of(name)
+    assert all(text.count(part) == 1 for part in SECTION_PARTS)
+    assert text.count("```python") == 1
+    assert f"infobatch.sieve.{name}(" in text
+    is_published = SIEVE_CARDS[name].source not in ("ours", "control")
+    assert text.count("**Where we differ**") == is_published
+    rows = text.splitlines()
+    assert all(rows.count(line) == 1 for line in cards.section_lines(name).values())
+    assert len(rows) <= 60
+
+
+@pytest.mark.parametrize("name", SIEVE_METHODS)
+def test_a_section_states_the_settings_and_their_defaults(name: str) -> None:
+    required = inspect.Parameter.empty
+    true = {key: one.default for key, one in inspect.signature(SIEVE_METHODS[name]).parameters.items()}
+    stated = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", section_of(name), re.MULTILINE)
+    read = {key: required if cell == "required" else eval(cell.strip("`"), vars(amount)) for key, cell in stated}
+    assert read == true
+    assert len(stated) == len(true)
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README", "sieve"])
 def test_a_card_is_short_and_narrow(name: str) -> None:
     text = text_of(name)
     rows = (without_measured(text) if name in PAGES else text).splitlines()
-    assert len(rows) <= 70 or name == "README"
+    assert len(rows) <= 70 or name in ("README", "sieve")
     for row in rows:
         assert len(row) <= 132 or row.startswith(("|", "**Needs**", "**Source**")), row  # those are generated
         assert row == row.rstrip()
@@ -144,16 +179,17 @@ def test_writing_the_cards_changes_what_is_stale_and_settles(
 ) -> None:
     folder = tmp_path / "methods"
     shutil.copytree(FOLDER, folder)
-    card, index = folder / "full.md", folder / cards.INDEX
-    right = card.read_text(), index.read_text()
-    card.write_text(right[0].replace("**Source**: ", "**Source**: stale "))
-    index.write_text(right[1].replace("| [full](full.md) |", "| [stale](full.md) |"))
+    paths = [folder / name for name in ("full.md", cards.INDEX, cards.SIEVE_PAGE)]
+    right = [path.read_text() for path in paths]
+    paths[0].write_text(right[0].replace("**Source**: ", "**Source**: stale "))
+    paths[1].write_text(right[1].replace("| [full](full.md) |", "| [stale](full.md) |"))
+    paths[2].write_text(right[2].replace("**Needs**: tokens. ", "**Needs**: stale. "))
     arguments = ["--folder", str(folder)]
     assert cards.main([*arguments, "--check"]) == 1
-    assert (card.read_text(), index.read_text()) != right
-    assert set(capsys.readouterr().out.split()) == {str(card), str(index)}
+    assert all(path.read_text() != text for path, text in zip(paths, right, strict=True))
+    assert set(capsys.readouterr().out.split()) == set(map(str, paths))
     assert cards.main(arguments) == 0
-    assert (card.read_text(), index.read_text()) == right
+    assert [path.read_text() for path in paths] == right
     assert cards.main([*arguments, "--check"]) == 0
 
 
