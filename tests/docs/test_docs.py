@@ -68,7 +68,7 @@ def side_of_diff(diff: str, sign: str) -> str:
 
 @pytest.mark.parametrize("sign", ["-", "+"])
 def test_both_sides_of_the_readmes_loop_train(sign: str) -> None:
-    (diff,) = DIFF.findall((ROOT / "README.md").read_text())
+    diff, _ = DIFF.findall((ROOT / "README.md").read_text())
     torch.manual_seed(0)
     inputs = torch.randn(1000, 10)
     model = torch.nn.Linear(10, 3)
@@ -88,6 +88,30 @@ def test_both_sides_of_the_readmes_loop_train(sign: str) -> None:
     assert rate < 1e-3  # the schedule reached its end
     if sign == "+":
         assert 0.2 < namespace["train_data"].history[-1].saved_so_far < 0.5
+
+
+@pytest.mark.parametrize("sign", ["-", "+"])
+def test_both_sides_of_the_readmes_sieve_train(sign: str) -> None:
+    _, diff = DIFF.findall((ROOT / "README.md").read_text())
+    torch.manual_seed(0)
+    inputs = torch.randn(100, 10)
+    model, small_model = torch.nn.Linear(10, 3), torch.nn.Linear(10, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    namespace = {
+        "infobatch": infobatch,
+        "criterion": torch.nn.CrossEntropyLoss(reduction="none"),
+        "loader": [(x, x[:, :3].argmax(1)) for x in inputs.split(20)],
+        "model": model,
+        "small_model": small_model,
+    }
+    exec(compile(side_of_diff(diff, sign), "README.md", "exec"), namespace)
+    namespace["loss"].backward()
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
+    if sign == "+":
+        assert namespace["sieve"].summary().batches == 5
+        assert len(namespace["inputs"]) == len(namespace["weight"])
 
 
 def test_a_diff_has_two_sides() -> None:
