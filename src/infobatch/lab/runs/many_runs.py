@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...errors import InputError, StateError, message
 from ...files import replacing
 from ..tasks.catalogue import make_task
@@ -241,7 +243,7 @@ def compare_into(
         loggers = hooks(run_folder) if hooks is not None else ()
         recorded = train_one(settings, run_folder, task=task, resume=True, stop=stop, tick=tick, hooks=loggers, net=net)
         net = net or str(recorded.start.get("net") or "")  # older records have none
-        gc.collect()  # a captured step and its run reference each other and hold much GPU memory
+        _release_gpu()
         yield recorded
         if recorded.end is None:
             return
@@ -275,10 +277,16 @@ def reproduce_into(
         tick = watch(settings, settings.epochs) if watch is not None else None
         folder = Path(root) / run_name(recipe, cell, settings, quick)
         recorded = train_one(settings, folder, task=tasks[source], resume=True, stop=stop, tick=tick)
-        gc.collect()
+        _release_gpu()
         yield recorded
         if recorded.end is None:
             return
+
+
+def _release_gpu() -> None:
+    """Free the GPU memory of a finished run: its captured step and the run itself reference each other."""
+    if torch.cuda.is_available():
+        gc.collect()
 
 
 def with_controls(series: Series) -> list[Settings]:
