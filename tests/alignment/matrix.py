@@ -121,7 +121,7 @@ row(
     "aligned",
     "aligned",
 )
-row("break after a part of a batch", do.break_inside_batch, "that update", "that update", "aligned", setups=ANY)
+row("break after part of a batch", do.break_inside_batch, "that update", "that update", "aligned", setups=ANY)
 row(
     "break, and the old iterator is kept",
     do.break_and_keep,
@@ -159,7 +159,7 @@ row(
 )
 row("a sample cannot be read; skip(), and the loop goes on", do.error_skip, "aligned", "that skip", "next update")
 row(
-    "a sample cannot be read; the batch before is updated again",
+    "a sample cannot be read; the previous batch is updated again",
     do.error_update_again,
     "that update",
     "that update",
@@ -192,17 +192,17 @@ row("a pass over .full() inside the epoch", do.validate_full_view, "aligned", "a
 row("skip() of the first batch", do.skipping("first"), "aligned", "aligned", "next update")
 row("skip() of the middle batch", do.skipping("middle"), "aligned", "aligned", "next update")
 row("skip() of the last batch", do.skipping("last"), "aligned", "aligned", "next pass")
-row("the first batch left out, unsaid", do.leaving_out("first"), "next update", "next update", "aligned")
-row("the middle batch left out, unsaid", do.leaving_out("middle"), "next update", "next update", "aligned")
+row("the first batch left out without skip()", do.leaving_out("first"), "next update", "next update", "aligned")
+row("the middle batch left out without skip()", do.leaving_out("middle"), "next update", "next update", "aligned")
 row(
-    "the last batch left out, unsaid",
+    "the last batch left out without skip()",
     do.leaving_out("last"),
     UNLESS_PERSISTENT,
     "aligned",
     "aligned",
 )
 row(
-    "the first batch left out, unsaid, and a break",
+    "the first batch left out without skip(), and a break",
     do.leaving_out_then_break,
     "next update",
     "next update",
@@ -220,7 +220,7 @@ row("two updates for the first batch", do.twice_for("first"), "that update", "th
 row("two updates for the middle batch", do.twice_for("middle"), "that update", "that update", "later update")
 row("two updates for the last batch", do.twice_for("last"), "that update", "that update", "that update / next pass")
 row(
-    "a part of the last batch a second time, drop_last",
+    "part of the last batch a second time, drop_last",
     do.part_twice,
     "that update",
     "that update",
@@ -229,7 +229,7 @@ row(
     setups=ANY,
 )
 row(
-    "losses for a part of a middle batch",
+    "losses for part of a middle batch",
     do.part_left_out,
     "that update",
     "that update",
@@ -238,7 +238,7 @@ row(
     in_part=True,
 )
 row(
-    "losses for a part of the last batch",
+    "losses for part of the last batch",
     do.part_left_out_last,
     "that update",
     "that update",
@@ -276,7 +276,7 @@ PAIRS: dict[str, Any] = {"options": {"with_indices": True}}
 row("with_indices=True, an ordinary epoch", do.ordinary, "-", "aligned", "-", **PAIRS)
 row("with_indices=True, reads two ahead", do.two_ahead, "-", "aligned", "-", **PAIRS)
 row("with_indices=True, updates in any order", do.backwards, "-", "aligned", "-", **PAIRS)
-row("with_indices=True, a middle batch left out, unsaid", do.leaving_out("middle"), "-", "aligned", "-", **PAIRS)
+row("with_indices=True, a middle batch left out without skip()", do.leaving_out("middle"), "-", "aligned", "-", **PAIRS)
 row("with_indices=True, two updates for a batch", do.twice_for("middle"), "-", "later update", "-", **PAIRS)
 row(
     "in_order=False",
@@ -324,7 +324,7 @@ row(
     "aligned",
 )
 row(
-    "a batch sampler that sorts, around ours",
+    "a batch sampler around ours that sorts",
     do.ordinary,
     "next pass",
     "aligned",
@@ -351,7 +351,7 @@ row(
     setups=ANY,
 )
 row(
-    "a sampler that reorders, around ours",
+    "a sampler around ours that reorders",
     do.ordinary,
     "next pass",
     "-",
@@ -360,7 +360,7 @@ row(
     setups=ANY,
 )
 row("batches drawn from our sampler beforehand", do.drawn_before, "next pass", "next pass", "aligned", setups=ANY)
-row("no loader: a walk over the sampler", do.hand_made, "that update", "-", "aligned", setups=("no workers",))
+row("no loader: a loop over the sampler itself", do.hand_made, "that update", "-", "aligned", setups=("no workers",))
 row(
     "a collate that drops a sample of each batch",
     do.ordinary,
@@ -431,8 +431,8 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "batch_size=None, 2 workers": ({**WORKERS, "batch_size": None}, Numbers),
     "batch_size=1": ({"batch_size": 1}, Numbers),
     "a batch larger than the data set": ({"batch_size": 2 * N}, Numbers),
-    "a collate_fn of one's own": ({"collate_fn": as_dict}, Numbers),
-    "a collate_fn of one's own, 2 workers": ({**WORKERS, "collate_fn": as_dict}, Numbers),
+    "a custom collate_fn": ({"collate_fn": as_dict}, Numbers),
+    "a custom collate_fn, 2 workers": ({**WORKERS, "collate_fn": as_dict}, Numbers),
     "samples as tuples": ({}, Pairs),
     "samples as dicts": ({}, Dicts),
     "samples as dicts, 2 workers": (WORKERS, Dicts),

@@ -103,7 +103,7 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
             # Otherwise each pass would draw from the global random state, and a resumed epoch, which is one more
             # pass, would continue with different dropout.
             self.loader.seed_workers()
-        self._delivery = delivery = Delivery(self.loader, ahead=1)
+        self._delivery = delivery = self.loader.read_ahead()
         self.begin()
         try:
             for batch in delivery:
