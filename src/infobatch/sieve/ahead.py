@@ -1,4 +1,4 @@
-"""Look one batch ahead, on a CUDA stream of its own where there is one."""
+"""Look one batch ahead; on a GPU, on a CUDA stream of its own."""
 
 from __future__ import annotations
 
