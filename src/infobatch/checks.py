@@ -39,7 +39,7 @@ def check_dataset(dataset: Any) -> None:
         )
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise InputError(
-            message("a data set with __len__ and __getitem__", type(dataset).__name__, "Scores belong to positions.")
+            message("a data set with __len__ and __getitem__", type(dataset).__name__, "Make a list of its items.")
         )
     if len(dataset) == 0:
         raise InputError(message("at least one sample", "an empty data set", "Check its path or split."))

@@ -76,7 +76,7 @@ class Pruned(Owner):
         num_epochs = checks.check_epochs(num_epochs)
         seed = checks.check_count("seed", seed, 0, "Any value will do; 0 is the default.")
         if isinstance(dataset, View):
-            twice = message("a plain data set", "one that is already wrapped", "Wrap it once.")
+            twice = message("a plain data set", "one that is already wrapped", "Wrap it only once.")
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
         method = fit_method(method, len(dataset), num_epochs)
         checks.check_options(compensate, shard_scores)
@@ -231,7 +231,7 @@ class Pruned(Owner):
         checks.check_hidden_loader(loader)
         self._settle()
         if not self.method.observes_hidden:
-            remedy = "Other methods do without."
+            remedy = "Leave the pass out: this method does not need it."
             raise InputError(message("a method that needs the hidden samples", repr(self.method), remedy))
         self._epoch.drop_plan()  # it depends on what is observed now
         assert isinstance(self._scores, ScoreTable)

@@ -119,7 +119,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 message(
                     "in_order=True where batch_size=None",
                     "in_order=False",
-                    "Single samples carry no indices.",
+                    "Leave in_order out: single samples carry no indices, so they are counted in order.",
                 )
             )
         if with_indices and not auto:

@@ -35,7 +35,7 @@ def check_open_fraction(name: str, value: float) -> float:
 def check_fractions(name: str, given: Any) -> tuple[float, ...]:
     """A tuple of numbers in [0, 1]."""
     if not isinstance(given, (tuple, list)):
-        raise InputError(message(f"{name} as a tuple of fractions", repr(given), "See the defaults."))
+        raise InputError(message(f"{name} as a tuple of fractions", repr(given), "Pass a tuple such as the default."))
     return tuple(0.0 if each == 0 else check_fraction(name, each) for each in given)
 
 
@@ -46,7 +46,7 @@ def check_number(name: str, value: float, remedy: str) -> float:
 
 
 def check_positive(name: str, value: int, least: int = 1) -> int:
-    return check_count(name, value, least, "It is a count.")
+    return check_count(name, value, least, "Pass a whole number.")
 
 
 def check_labels(given: Any) -> Tensor:

@@ -130,7 +130,7 @@ def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
     """
     method, floor, labels = check_method(method), check_fraction("floor", floor), check_labels(labels)
     if method.size not in (None, len(labels)):
-        remedy = "Both belong to the same samples."
+        remedy = "Pass the labels of the same samples to both."
         raise InputError(message(f"{method.size} labels, as {method.name} was given", str(len(labels)), remedy))
     around = []
     for change in method.around:

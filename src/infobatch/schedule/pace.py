@@ -198,7 +198,9 @@ class Paced:
         ):
             got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
             expected = "the state of a paced scheduler with as many parameter groups"
-            raise StateError(message(expected, got, "Nothing was loaded."))
+            raise StateError(
+                message(expected, got, "Load what state_dict() of a paced scheduler returned. Nothing was loaded.")
+            )
         if state["steps_per_epoch"] == self.steps_per_epoch:
             self.scheduler.load_state_dict(state["scheduler"])
             self._count = state["count"]
@@ -352,7 +354,7 @@ def _check_data(train_data: Any) -> None:
         raise InputError(COPY)
     if not isinstance(train_data, Pruned):
         expected = "the training data, an infobatch.InfoBatch or Pruned"
-        raise InputError(message(expected, type(train_data).__name__, "Steps are counted in its samples."))
+        raise InputError(message(expected, type(train_data).__name__, "Wrap the data first, and pass that."))
 
 
 def _has_trained_here(train_data: Pruned) -> bool:

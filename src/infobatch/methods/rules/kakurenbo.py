@@ -57,10 +57,16 @@ def kakurenbo(
     steps, at = check_fractions("steps", steps), check_fractions("at", at)
     if len(steps) != len(at) + 1:
         raise InputError(
-            message("one more value in steps than in at", f"{len(steps)} and {len(at)}", "See the defaults.")
+            message(
+                "one more value in steps than in at",
+                f"{len(steps)} and {len(at)}",
+                "Each value of at begins the next of steps.",
+            )
         )
     if list(at) != sorted(at):
-        raise InputError(message("the values of at in ascending order", repr(at), "They are shares of the run."))
+        raise InputError(
+            message("the values of at in ascending order", repr(at), "Sort them: they are shares of the run.")
+        )
     return published(
         "kakurenbo",
         {"ratio": ratio, "sure": sure, "steps": steps, "at": at},

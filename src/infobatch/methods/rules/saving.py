@@ -52,7 +52,7 @@ def saving(share: float = 0.4, delta: float = 0.875, *, ratio: float = 0.5, warm
     """
     share, ratio = check_open_fraction("saving", share), check_ratio(ratio)
     if ratio == 0:
-        raise InputError(message("a ratio above 0", "0", "It is the share pruned among the prunable samples."))
+        raise InputError(message("a ratio above 0", "0", "Leave it out: the default is 0.5."))
     schedule = all_of(until(delta), after(warmup))
     settings = {"share": share, "delta": float(delta), "ratio": ratio, "warmup": int(warmup)}
     policy = partial(spend, saving=share, ratio=ratio)
