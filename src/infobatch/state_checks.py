@@ -19,6 +19,7 @@ from .plan import EpochSummary
 
 FORMAT = 2
 COUNTS = ("seed", "epoch", "usual_update", "planned", "done")
+DAMAGED = "It is damaged: load an older one."
 LARGEST = 2**63 - 1
 """The largest count that a tensor can hold. A seed may be larger."""
 FIELDS = {
@@ -67,11 +68,11 @@ def check_shards(
         least = {"rank": 0, "world": 1, "start": 0}
         is_shard = isinstance(shard, dict) and set(shard) == set(least)
         if not is_shard or not all(is_count(shard[key], least[key]) for key in least):
-            raise refuse("which shard this is", "something else", "It is damaged.")
+            raise refuse("which shard this is", "something else", DAMAGED)
         each = -(-size // shard["world"])
         first = min(shard["rank"] * each, size)
         if shard["start"] != first:
-            raise refuse(f"a shard from place {first}", f"from {show(shard['start'])}", "It is damaged.")
+            raise refuse(f"a shard from place {first}", f"from {show(shard['start'])}", DAMAGED)
         count = min(each, size - first)
         _check_scores(state["scores"], count)
         if state["running"] is not None:
@@ -86,7 +87,7 @@ def check_shards(
         raise refuse("shards of one moment", "some in an epoch, some before", "Load those that were saved together.")
     for state in states:
         if state["running"] is not None and state["running"]["epoch"] != state["epoch"]:
-            raise refuse(f"the plan of epoch {state['epoch']}", "that of another", "It is damaged.")
+            raise refuse(f"the plan of epoch {state['epoch']}", "that of another", DAMAGED)
     reached = start
     for state in sorted(states, key=lambda state: state["shard"]["start"]):
         if state["shard"]["start"] <= reached:
@@ -101,51 +102,51 @@ def check_shards(
 
 def _check_facts(state: Any, size: int, method: str, compensate: str, names: set[str]) -> None:
     if not isinstance(state, dict) or "format" not in state:
-        raise refuse("a state_dict of infobatch", type(state).__name__, "Was another object saved under this name?")
+        raise refuse("a state_dict of infobatch", type(state).__name__, "Load what train_data.state_dict() returned.")
     if not is_count(state["format"], 1) or state["format"] != FORMAT:
         remedy = "Load it with the version of infobatch that wrote it."
         raise refuse(f"format {FORMAT}", f"format {show(state['format'])}", remedy)
     if set(state) != names:
         differing = ", ".join(sorted(map(show, names ^ set(state)))[:20])
-        raise refuse("all fields of a state_dict", f"a difference of {differing}", "It is damaged.")
+        raise refuse("all fields of a state_dict", f"a difference of {differing}", DAMAGED)
     if not is_count(state["size"], 1) or state["size"] != size:
         remedy = "Scores belong to positions: load the data set they were made on."
         raise refuse(f"the state of a data set of {size} samples", f"one of {show(state['size'])}", remedy)
     for name, here in (("method", method), ("compensate", compensate)):
         if not isinstance(state[name], str) or state[name] != here:
-            remedy = "Resume with the settings that the run was begun with."
+            remedy = "Resume with the settings that the run was started with."
             raise refuse(f"{name} {here}", f"{name} {show(state[name], quote=False)}", remedy)
     if not isinstance(state["device"], str):
-        raise refuse("the name of a device", show(state["device"]), "It is damaged.")
+        raise refuse("the name of a device", show(state["device"]), DAMAGED)
     for name, least in (("num_epochs", 1), *((name, 0) for name in COUNTS)):
         if not is_count(state[name], least) or (name != "seed" and state[name] > LARGEST):
-            raise refuse(f"{name} as an integer of at least {least}", show(state[name]), "It is damaged.")
+            raise refuse(f"{name} as an integer of at least {least}", show(state[name]), DAMAGED)
     _check_summaries(state["summaries"])
 
 
 def _check_progress(state: Any, size: int) -> None:
     for name, most in (("planned", state["epoch"] * size), ("done", size)):
         if state[name] > most:
-            raise refuse(f"{name} of at most {most} in epoch {state['epoch']}", str(state[name]), "It is damaged.")
+            raise refuse(f"{name} of at most {most} in epoch {state['epoch']}", str(state[name]), DAMAGED)
 
 
 def _check_summaries(summaries: Any) -> None:
     names = {field.name: field.type for field in fields(EpochSummary)}
     if not isinstance(summaries, list):
-        raise refuse("a list of epoch summaries", type(summaries).__name__, "It is damaged.")
+        raise refuse("a list of epoch summaries", type(summaries).__name__, DAMAGED)
     for summary in summaries:
         if not isinstance(summary, dict) or set(summary) != set(names):
-            raise refuse("the numbers of an epoch summary", show(summary), "It is damaged.")
+            raise refuse("the numbers of an epoch summary", show(summary), DAMAGED)
         for name, kind in names.items():
             value = summary[name]
             if not (is_count(value, 0) and value <= LARGEST if kind == "int" else is_number(value)):
-                raise refuse(f"{name} of an epoch summary as a number ({kind})", show(value), "It is damaged.")
+                raise refuse(f"{name} of an epoch summary as a number ({kind})", show(value), DAMAGED)
 
 
 def _check_scores(scores: Any, size: int) -> None:
     _check_table(scores, size)
     if bool((scores.abs() >= TOO_LARGE).any()):  # NaN, for a sample without a score, is not
-        raise refuse(f"scores below {TOO_LARGE:.3g}", "larger or infinite ones", "It is damaged.")
+        raise refuse(f"scores below {TOO_LARGE:.3g}", "larger or infinite ones", DAMAGED)
 
 
 def _check_columns(columns: Any, size: int, names: Collection[str]) -> None:
@@ -159,16 +160,16 @@ def _check_columns(columns: Any, size: int, names: Collection[str]) -> None:
 def _check_running(running: Any, size: int, channels: Collection[str]) -> None:
     names = {"indices", "table", "fresh", "channels"}
     if not isinstance(running, dict) or set(running) - {"chosen"} != names:
-        raise refuse("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+        raise refuse("the plan and the losses of an epoch", type(running).__name__, DAMAGED)
     _check_columns(running["channels"], size, channels)
     chosen = running.get("chosen")
     if chosen is not None and not is_plain(chosen, torch.bool, (size,)):
-        raise refuse(f"a mask of {size} samples", describe(chosen), "It is damaged.")
+        raise refuse(f"a mask of {size} samples", describe(chosen), DAMAGED)
     indices, table, fresh = running["indices"], running["table"], running["fresh"]
     _check_table(fresh, size)
     plausible = is_plain(indices, torch.int64) and indices.ndim == 1
     if not plausible or not 0 < indices.numel() <= size or indices.min() < 0 or indices.max() >= size:
-        raise refuse("a plan of this data set", describe(indices), "It is damaged.")
+        raise refuse("a plan of this data set", describe(indices), DAMAGED)
     planned = torch.zeros(size, dtype=torch.bool, device="cpu").index_fill_(0, indices.cpu(), True)
     if table is None:
         fits = bool(planned.all())
@@ -176,39 +177,39 @@ def _check_running(running: Any, size: int, channels: Collection[str]) -> None:
         _check_table(table, size)
         fits = torch.equal(table.cpu() > 0, planned) and bool(torch.isfinite(table).all())
     if not fits or indices.numel() != torch.count_nonzero(planned):
-        raise refuse("each sample of a plan once, with its weight", "a plan and other weights", "It is damaged.")
+        raise refuse("each sample of a plan once, with its weight", "a plan and other weights", DAMAGED)
     _check_losses(fresh, planned)
 
 
 def _check_losses(fresh: Tensor, planned: Tensor) -> None:
     """Check that no loss belongs to a sample outside the plan: the end of the epoch would refuse it."""
     if bool((fresh.cpu() != UNSEEN)[~planned].any()):
-        raise refuse("losses of the samples in the plan", "losses of others too", "It is damaged.")
+        raise refuse("losses of the samples in the plan", "losses of others too", DAMAGED)
 
 
 def _check_running_shard(running: Any, size: int, of: int, plan_names: set[str]) -> None:
     if not isinstance(running, dict) or set(running) != {"level", "fresh"} | plan_names:
-        raise refuse("the plan and the losses of an epoch", type(running).__name__, "It is damaged.")
+        raise refuse("the plan and the losses of an epoch", type(running).__name__, DAMAGED)
     _check_table(running["fresh"], size)
     level, weights = running["level"], running["weights"]
     levels = len(weights) if isinstance(weights, (tuple, list)) else 0
     is_level = any(is_plain(level, dtype, (size,)) for dtype in (torch.uint8, torch.int16)) and levels > 0
     if not is_level or (size and not 0 <= int(level.min()) <= int(level.max()) < levels):
-        raise refuse(f"a level for each of {size} samples, below {levels}", describe(level), "It is damaged.")
+        raise refuse(f"a level for each of {size} samples, below {levels}", describe(level), DAMAGED)
     numbers = [running[name] for name in ("weight_sum", "effective_size", "noise")]
     plausible = is_count(running["epoch"], 0) and is_count(running["kept"], 1) and is_count(running["size"], 1)
     if not all(map(is_number, [*weights, *numbers])) or not plausible:
-        raise refuse(f"the numbers of a plan of {of} samples", "others", "It is damaged.")
+        raise refuse(f"the numbers of a plan of {of} samples", "others", DAMAGED)
     held = int(torch.count_nonzero(level))  # 0 is left out
     scaled = weights[0] == 0 and all(weight > 0 for weight in weights[1:]) and running["weight_sum"] > 0
     if running["size"] != of or not scaled or not held <= running["kept"] <= of:
-        raise refuse(f"the numbers of a plan of {of} samples", "those of another", "It is damaged.")
+        raise refuse(f"the numbers of a plan of {of} samples", "those of another", DAMAGED)
     _check_losses(running["fresh"], level.cpu() != 0)
 
 
 def _check_table(table: Any, size: int) -> None:
     if not is_plain(table, torch.float32, (size,)):
-        raise refuse(f"a float32 table of {size} numbers", describe(table), "It is damaged.")
+        raise refuse(f"a float32 table of {size} numbers", describe(table), DAMAGED)
 
 
 def is_plain(value: Any, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> bool:
