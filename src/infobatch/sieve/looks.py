@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count, describe, is_count, is_number
+from ..dataset import Pruned
 from ..errors import InputError, message
+from ..methods.arguments import check_fraction
 from ..state_checks import refuse
 from .cost import STEP, count_flops_of, net_of
 from .rows import tensors_of
@@ -37,8 +39,6 @@ class Look:
 
     reads_model = False
     """Whether it reads the weights of the model that trains, so that it cannot run one batch ahead."""
-    gives_model_losses = False
-    """Whether its losses are those of the model itself."""
 
     def look(self, batch: Any) -> Tensor:
         """Return the losses of a batch, shape [batch], without a gradient."""
@@ -55,6 +55,15 @@ class Look:
         """
         del step, progress
         return self.look(batch) if is_needed else None
+
+    def model_losses(self, losses: Tensor) -> Tensor | None:
+        """Return the model's own losses of the batch looked at last, if the look knows them.
+
+        Args:
+            losses: What the look returned for that batch.
+        """
+        del losses
+        return None
 
     def spent(self) -> float:
         """Return the FLOPs spent so far."""
@@ -139,13 +148,15 @@ class Own(_OfNetwork):
     """
 
     reads_model = True
-    gives_model_losses = True
 
     def __init__(self, model: nn.Module, criterion: Any = None, *, losses: Losses | None = None) -> None:
         super().__init__(model, criterion, losses)
 
     def look(self, batch: Any) -> Tensor:
         return self._run(batch)
+
+    def model_losses(self, losses: Tensor) -> Tensor | None:
+        return losses
 
     def model_flops(self) -> float | None:
         return self._flops or None
@@ -207,16 +218,23 @@ class Remembered(Look):
     """
 
     def __init__(self, look: Look, train_data: Any, share: float, column: str | None = None) -> None:
-        self.inner, self.train_data, self.share, self.column = look, train_data, share, column
+        check_memory(train_data, column)
+        self.inner, self.train_data, self.column = look, train_data, column
+        self.share = check_fraction("share", share)
         self.reads_model = True  # what is remembered changes with the model's losses
+        self._fresh: Tensor | None = None
+        """What the fresh look returned last."""
 
     def look(self, batch: Any) -> Tensor:
-        fresh = self.inner.look(batch)
-        table = self.train_data._scores
-        values = table.scores if self.column is None else table.memory[self.column]
-        indices = self.train_data.batch_indices.to(values.device)
-        remembered = values.index_select(0, indices).to(fresh.device)
-        return torch.where(remembered.isnan(), fresh, torch.lerp(fresh.float(), remembered.float(), self.share))
+        return self._mix(self.inner.look(batch))
+
+    def visit(self, batch: Any, step: int, progress: float | None, *, is_needed: bool) -> Tensor | None:
+        fresh = self.inner.visit(batch, step, progress, is_needed=is_needed)
+        return self._mix(fresh) if is_needed and fresh is not None else None
+
+    def model_losses(self, losses: Tensor) -> Tensor | None:
+        del losses
+        return None if self._fresh is None else self.inner.model_losses(self._fresh)
 
     def spent(self) -> float:
         return self.inner.spent()
@@ -229,6 +247,14 @@ class Remembered(Look):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.inner.load_state_dict(state)
+
+    def _mix(self, fresh: Tensor) -> Tensor:
+        self._fresh = fresh
+        table = self.train_data._scores
+        values = table.scores if self.column is None else table.memory[self.column]
+        indices = self.train_data.batch_indices.to(values.device)
+        remembered = values.index_select(0, indices).to(fresh.device)
+        return torch.where(remembered.isnan(), fresh, torch.lerp(fresh.float(), remembered.float(), self.share))
 
 
 class Proxy(_OfNetwork):
@@ -353,6 +379,21 @@ def device_of(batch: Any) -> torch.device:
 # ---- checks ----------------------------------------------------------------------------------------------------
 
 COUNTS = ("flops", "rows_looked", "rows_trained")
+
+
+def check_memory(train_data: Any, column: str | None) -> None:
+    """Check that a data set remembers what a look asks for, of all samples."""
+    if not isinstance(train_data, Pruned):
+        expected = "training data as InfoBatch or Pruned, whose loader delivers the batches"
+        raise InputError(message(expected, type(train_data).__name__, "Pass what was given to the loader."))
+    if train_data.shard_scores:
+        remedy = "Leave out shard_scores=True."
+        raise InputError(message("the scores of all samples on every rank", "a shard on each", remedy))
+    known = getattr(train_data._scores, "memory", {})
+    if column is not None and column not in known:
+        remedy = 'For example column="slow" with infobatch.methods.eswp(); leave it out to read the scores.'
+        expected = f"a column that {train_data.method!r} remembers ({', '.join(known) or 'it has none'})"
+        raise InputError(message(expected, repr(column), remedy))
 
 
 def check_losses(losses: Any) -> None:

@@ -113,9 +113,11 @@ def band(keep: float = 0.5, *, skip: float = 0.1) -> SieveMethod:
     return with_share("band", keep, rule, skip=skip)
 
 
-@register(Card("InfoBatch (Qin 2024) and RePB, inside the batch", "a random share of the rows below the mean", LOOK))
+@register(Card("InfoBatch (Qin 2024), inside the batch", "a random share of the rows below the mean", LOOK))
 def below_mean(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
     """Keep the rows at or above the mean loss, and of those below as many by lot as ``keep`` leaves room for.
+
+    RePB compares with the mean of the batch, too, but decides with it about the next epoch.
 
     Args:
         keep: The share of a batch to pass on.
@@ -148,8 +150,7 @@ def selective_backprop(keep: float = 0.5, *, begin: float = 0.5, end: float = 0.
     """
     keep, (begin, end) = check_fraction("keep", keep), check_fractions("begin, end", (begin, end))
     whole_every = check_count("whole_every", whole_every, 0, "Every n-th batch passes whole; 0 for none.")
-    if not begin < end:
-        raise InputError(message("begin before end", f"{begin} and {end}", "Both are shares of the run."))
+    check_window(begin, end)
 
     def rule(seen: Seen) -> Choice:
         return _as_mean(rules.choose_by_percentile(seen.losses, seen.k, seen.generator, 1 / keep - 1), len(seen.losses))
@@ -170,17 +171,25 @@ def rho_loss(keep: float = 0.1) -> SieveMethod:
 
 
 @register(Card("ES, the batch level of ESWP (2025)", "rows by lot, by loss", "Remembered of Own", "all 1/keep"))
-def es(keep: float = 0.5) -> SieveMethod:
+def es(keep: float = 0.5, *, begin: float = 0.0, end: float = 1.0) -> SieveMethod:
     """Draw rows in proportion to b1 * s + (1 - b1) * loss, where s is a slow average over epochs.
 
     The look is ``Remembered(Own(model, criterion), train_data, share=b1, column="slow")``, with ``train_data`` a
     ``Pruned`` data set of the method ``eswp``, which is the other of the two levels; alone, use ``Own``.
+
+    Args:
+        keep: The share of a batch to pass on.
+        begin: The share of the run at which it begins.
+        end: The share of the run at which it ends; the source trains on full data at both ends.
     """
+    keep, (begin, end) = check_fraction("keep", keep), check_fractions("begin, end", (begin, end))
+    check_window(begin, end)
 
     def rule(seen: Seen) -> Choice:
         return _as_mean(rules.choose_in_proportion(seen.losses, seen.k, seen.generator), len(seen.losses))
 
-    return with_share("es", check_fraction("keep", keep), rule)
+    amount, settings = Fixed(keep, begin, end), {"keep": keep, "begin": begin, "end": end}
+    return SieveMethod("es", settings, rule, lambda: amount, is_windowed=(begin, end) != (0.0, 1.0))
 
 
 @register(
@@ -220,6 +229,12 @@ def tokens(valid: Callable[[Any], Tensor], keep: float = 0.6) -> SieveMethod:
         raise InputError(message("a function that returns which tokens count", type(valid).__name__, remedy))
     amount = Fixed(check_fraction("keep", keep))
     return SieveMethod("tokens", {"keep": keep}, _hardest, lambda: amount, valid_tokens=valid)
+
+
+def check_window(begin: float, end: float) -> None:
+    """Check that a method works in a part of the run."""
+    if not begin < end:
+        raise InputError(message("begin before end", f"{begin} and {end}", "Both are shares of the run."))
 
 
 def _hardest(seen: Seen) -> Choice:

@@ -155,8 +155,9 @@ class Sieve:
         if passed.valid is not None:
             remedy = "Use sieve.reduce; scores belong to samples."
             raise InputError(message("a method that chooses rows", repr(self.method), remedy))
-        own = self.look is not None and self.look.gives_model_losses
-        return passed.expand(losses, known=passed.losses if own else None)
+        if self.look is None or passed.losses is None:
+            return passed.expand(losses, known=None)
+        return passed.expand(losses, known=self.look.model_losses(passed.losses))
 
     def summary(self, model_flops: float | None = None) -> SieveSummary:
         """Return what the sieve has done so far; printed, it is one line.
@@ -265,8 +266,9 @@ class Sieve:
             weights = choose_tokens(ranked, valid, share)
             return Passed(len(losses), None, weights, losses, valid=valid)
         size = len(losses)
-        if is_measured and self.look is not None and self.look.gives_model_losses:
-            self._amount.observe(ranked.argsort(descending=True), losses)
+        own = None if self.look is None else self.look.model_losses(losses)
+        if is_measured and own is not None:
+            self._amount.observe(ranked.argsort(descending=True), own)
             is_measured = False
         k = count_kept(share, size)
         if k == size:
