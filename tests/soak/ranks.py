@@ -178,7 +178,8 @@ class Whole:
         ends = total >= len(left) + ghosts
         for step in steps:
             is_last = ends and step is steps[-1]
-            real = [ids[:-1] if is_last and rank >= stage.ranks - ghosts else ids for rank, ids in enumerate(step.ids)]
+            came = [_without_filler(ids, plan) if is_last else ids for ids in step.ids]
+            real = [ids[:-1] if is_last and rank >= stage.ranks - ghosts else ids for rank, ids in enumerate(came)]
             self._check_step(stage, plan, step, torch.cat(real))
         if ends and not bool(self.done[plan.indices].all()):
             raise FaultError(f"the ranks left samples of epoch {epoch} out")
@@ -205,6 +206,12 @@ class Whole:
             raise FaultError(
                 f"on several ranks a {size} step of a {kind} epoch{resumed} is {got / right[0]:.4g} times what is right"
             )
+
+
+def _without_filler(ids: Tensor, plan: SeenPlan) -> Tensor:
+    """Leave out the ghost beside a single last sample of a pruned epoch; it is no part of the plan."""
+    is_filled = plan.is_pruned and len(ids) == 2 and bool(plan.table[ids[-1]] == 0)
+    return ids[:-1] if is_filled else ids
 
 
 @dataclass(frozen=True)
