@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import infobatch
+from infobatch.testing import assert_resumable
 
 EPOCHS = 4
 
@@ -233,3 +235,49 @@ def test_one_sample_does_not_kick() -> None:
         assert weight.grad is not None
         steps.append((len(batch), weight.grad.item() / batch.mean().item()))
     assert steps == [(29, pytest.approx(1.0)), (2, pytest.approx(1 / 29))]  # the second is a ghost
+
+
+class Resumable:
+    """Training data of which only the losses matter."""
+
+    def __init__(self, feeder: str, size: int) -> None:
+        self.train_data, self.feeder = a_run(size), feeder
+        options: dict[str, Any] = {"batch_size": 8}
+        if feeder == "unsized":  # nothing but updates shows how large a batch is
+            batches = torch.utils.data.BatchSampler(self.train_data.sampler, 8, drop_last=False)
+            options = {"batch_sampler": Renamed(batches)}
+        self.loader = loader_of(self.train_data, feeder, **options)
+
+    def __iter__(self) -> Any:
+        for _ in range(self.train_data.epoch, EPOCHS):
+            for x, z in self.loader:
+                yield self.train_data.update(x, z) if self.feeder == "named" else self.train_data.update(x)
+
+    @property
+    def epoch(self) -> int:
+        return self.train_data.epoch
+
+    def state_dict(self) -> Any:
+        return self.train_data.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.train_data.load_state_dict(state)
+
+
+class Renamed:
+    """A batch sampler that does not say how large its batches are."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+@pytest.mark.parametrize("feeder", ["ours", "stock", "named", "unsized"])
+@pytest.mark.parametrize("size", [21, 33])
+def test_resumed_before_it_a_run_ends_with_the_same_state(feeder: str, size: int) -> None:
+    assert_resumable(partial(Resumable, feeder, size), stops=99)

@@ -26,7 +26,7 @@ BOTH = message("indices with every update of a pass or with none", "both", "Choo
 MEETINGS = itertools.count()
 """Numbers the trainings of this process, in the same order on all ranks."""
 MANY_IDLE = 3
-"""After this many passes without an update they cannot be mere looks at a first batch."""
+"""So many passes without an update cannot all be looks at a first batch."""
 
 
 class EpochListener(Protocol):
@@ -74,13 +74,13 @@ class RunningEpoch:
         self.is_resumed = False
         """Whether some of the epoch was done before on any rank."""
         self.named = 0
-        """How many samples came with indices, as counted by Python."""
+        """How many samples came with indices, where Python counts them."""
         self.counts_on_device = scores.is_sharded
-        """Whether the device counts them instead: Python cannot inside a graph, nor tell which rank they belong to."""
+        """Whether the device counts them instead: inside a graph, or where only it knows which are on this rank."""
         self.turn: Turn | None = None
         """The turn to the next epoch, from its beginning until the owner has taken its result."""
         self.is_plan_asked = False
-        """Whether the owner's user asked for the plan, so that a length is that of its pass."""
+        """Whether ``plan()`` was called, so that a length is that of the pass over this plan."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
         self.is_captured = False
@@ -166,9 +166,9 @@ class RunningEpoch:
             self.ranks, self._meeting = ranks, next(MEETINGS)
 
     def all_save(self) -> bool:
-        """Whether all ranks save their state at this very point, so that it can hold the losses of all.
+        """Whether all ranks save at this point, so that each state can hold the losses of all.
 
-        If they do not, this rank warns and saves what it knows.
+        If they do not, warn: this rank saves what it knows.
         """
         ranks, queue = self.ranks, self.queue
         if ranks is None or ranks.world == 1 or self.scores.is_sharded:
@@ -233,9 +233,9 @@ class RunningEpoch:
         return queue
 
     def _must_fill(self, loader: StockLoader, world: int) -> bool:
-        """Whether a last batch of one sample is to be avoided because full data would not have one.
+        """Whether a last batch of one sample must be avoided because full data would not have one.
 
-        BatchNorm refuses such a batch, and so does ``squeeze()`` in many a script.
+        BatchNorm refuses such a batch, and ``squeeze()`` in a script would drop its dimension.
         """
         plan, size = self.plan, loader.batch_size
         if plan is None or plan.kept == plan.size or not loader.is_sized or loader.drop_last or size == 1:
@@ -383,7 +383,10 @@ class RunningEpoch:
         """Take note of an update of ``count`` losses; return the size of a whole one, as far as updates show it."""
         size = self._over_ranks(count)
         usual = self.largest_here or self.usual_update or size
-        self.largest_here = max(self.largest_here, size)
+        is_sized = self.queue is not None and self.queue.is_sized  # then the loader says it
+        is_rest = size < usual and not self.counts_on_device and self.is_finished()  # it may be all a resumed run sees
+        if not is_sized and not is_rest:
+            self.largest_here = max(self.largest_here, size)
         return usual
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
@@ -428,7 +431,7 @@ class RunningEpoch:
         return turn
 
     def drop_plan(self) -> None:
-        """Let the next epoch be planned again, which must not have begun; a look at its first batch is void."""
+        """Drop the plan of an epoch that has not begun, to draw it again; a look at its first batch is void."""
         queue, has_begun = self.queue, self.done() or self.done_before
         if has_begun or (queue is not None and queue.is_open):
             got = "one inside an epoch" if has_begun else "one with a loader's iterator open"
@@ -463,7 +466,7 @@ class RunningEpoch:
 
 
 def is_in_graph(indices: Tensor) -> bool:
-    """Whether Python runs only once here, and a graph will repeat it."""
+    """Whether this call is being compiled or captured: Python runs once, and a graph repeats it."""
     return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
