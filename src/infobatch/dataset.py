@@ -1,4 +1,4 @@
-"""The face of the package: a data set in front, a sampler inside, ``update`` behind."""
+"""``Pruned``: the wrapped data set, its sampler, and ``update``, which takes back the losses."""
 
 from __future__ import annotations
 
@@ -418,7 +418,7 @@ class Pruned(Owner):
             self._advice.check_hidden(self._scores)
 
     def _meet_ranks(self, iterator: _BaseDataLoaderIter | None = None) -> Ranks:
-        """Return the ranks; the first time, check that all of them were given the same training."""
+        """Return the ranks; the first time, check that all of them were given the same arguments."""
         ranks = find(self.group)
         terms = {
             "method": self.method.terms,
@@ -478,7 +478,7 @@ class Pruned(Owner):
             raise turn.error
         self._advice.check_end(summary, self._scores, is_without_backward=turn.is_without_backward)
 
-    def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float]:
+    def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return the weights of samples that the caller names, and the factor on their mean."""
         checks.check_indices(indices, loss)
         epoch = self._epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from functools import partial
 from typing import Any
@@ -166,6 +167,25 @@ class Slow(torch.utils.data.Dataset[Any]):
         if self.slow[index]:
             time.sleep(0.5)
         return torch.tensor((index * 37 % 101) ** 3 / 101.0**3), index
+
+
+@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("shards", [False, True])
+@settings(max_examples=20)
+@given(size=st.integers(20, 60), lot=st.randoms(use_true_random=False))
+def test_with_indices_it_may_come_in_any_order_and_others_not_at_all(
+    length: int, shards: bool, size: int, lot: random.Random
+) -> None:
+    """A loop may leave out batches without a word if they bring their indices, or update them in any order."""
+    train_data = a_run(size, shard_scores=shards)
+    for one in loader_of(train_data, "ours", batch_size=8):
+        counted(train_data, one, "ours")
+    batches = list(loader_of(train_data, "pairs", batch_size=8))
+    lot.shuffle(batches)
+    for one, indices in batches[lot.randrange(len(batches)) :]:
+        assert torch.equal(one[1], indices)
+        shares = list(counted(train_data, one, "named", length).values())
+        assert shares == pytest.approx([1 / 8] * len(shares))
 
 
 def test_it_need_not_be_the_last_that_comes() -> None:

@@ -18,7 +18,7 @@ from ..attribution.counted import Counted, StockLoader
 from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
-from ..plan import EpochSummary, Plan, PlanNumbers, summarize
+from ..plan import EpochSummary, Plan, PlanNumbers, move, summarize
 from ..ranks.exchange import Ranks, agree, all_come
 from .scores import Scores, TableSlice
 
@@ -83,15 +83,11 @@ class RunningEpoch:
         """Whether ``plan()`` was called, so that a length is that of the pass over this plan."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
-        self.is_captured = False
-        """Whether a graph repeats updates that Python has seen only once."""
-        self.named_here = 0
-        """How many samples came with indices in the updates that Python has seen in this epoch."""
         self.largest_here = 0
         """The number of losses of the largest update in this epoch and process, all ranks together; 0 before it."""
         self.usual_update = 0
         """The same of an earlier epoch, or of the process that was resumed."""
-        self.latest: tuple[Tensor, float] | None = None
+        self.latest: tuple[Tensor, float | Tensor] | None = None
         """The weights of the batch that was updated last, and the factor on its mean."""
         self.has_ghosts = False
         """Whether that batch may hold ghosts."""
@@ -288,7 +284,7 @@ class RunningEpoch:
         factor = self._batch_factor(queue, count)
         return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
-    def note_named(self, indices: Tensor, *, look: bool) -> tuple[Tensor, float]:
+    def note_named(self, indices: Tensor, *, look: bool) -> tuple[Tensor, float | Tensor]:
         """Count samples that came with indices; return their weights and a factor on their mean.
 
         Without a ``look`` no value is read, so no device waits, and a graph may hold all of it.
@@ -297,7 +293,7 @@ class RunningEpoch:
             ghosts = None if self.queue is None else self.queue.slice.ghosts
             weights = checks.check_members(indices, self.scores, self.epoch, ghosts)
         elif is_in_graph(indices):
-            self.is_captured = self.counts_on_device = True
+            self.counts_on_device = True
         if self.counts_on_device:
             self.scores.count_named(indices)
         else:
@@ -345,15 +341,14 @@ class RunningEpoch:
             return min(count / queue.batch_size, 1.0)
         return min(size / usual, 1.0) if queue.is_finished else 1.0
 
-    def _named_factor(self, indices: Tensor) -> float:
+    def _named_factor(self, indices: Tensor) -> float | Tensor:
         """Return b/B for samples that came with indices, in whole batches or in parts of b samples together.
 
         Each part counts as its batch does, so the parts of a batch, each times its share of the batch, add up to the
         batch.
         """
-        count, before = indices.numel(), self.named_here
+        count = indices.numel()
         size, usual = self._over_ranks(count), self._note_size(count)
-        self.named_here += count
         queue = self.queue
         self.has_ghosts = queue is not None and queue.slice.ghost_count > 0
         if is_in_graph(indices):
@@ -364,8 +359,7 @@ class RunningEpoch:
             if self.plan is not None and not self.done_before and self.plan.kept <= self._over_ranks(queue.batch_size):
                 return 1.0
             rest = queue.total % queue.batch_size
-            is_rest = count < queue.batch_size and (self.is_captured or before >= queue.total - rest)
-            return rest / queue.batch_size if rest and is_rest else 1.0
+            return _factor_in_rest(queue, indices, rest) if 0 < count <= rest else 1.0
         if self.counts_on_device and indices.device.type != "cpu":
             is_last = size < usual  # the device is not asked how many have come; graphs have full-sized updates
         else:
@@ -452,7 +446,7 @@ class RunningEpoch:
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
         self.is_resumed = self.is_announced = self.is_plan_asked = False
-        self.done_before = self.named = self.named_here = self.idle_passes = self.watched = 0
+        self.done_before = self.named = self.idle_passes = self.watched = 0
         self.had_backward = False
         self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
 
@@ -465,12 +459,26 @@ class RunningEpoch:
             self.last.slice.to(device)
 
 
+def _factor_in_rest(queue: Queue, indices: Tensor, rest: int) -> float | Tensor:
+    """Return b/B if these samples are from the short last batch of b = ``rest`` samples, else 1.
+
+    Batches with indices may be updated in any order, and some left out, so only the samples tell. On a device the
+    answer stays there: nothing waits.
+    """
+    last = queue.slice.at(range(queue.total - rest, queue.total))
+    is_rest = (move(last, indices.device) == indices[:1]).any()
+    factor = rest / queue.batch_size
+    if indices.device.type == "cpu":
+        return factor if is_rest else 1.0
+    return torch.where(is_rest, factor, 1.0)
+
+
 def is_in_graph(indices: Tensor) -> bool:
     """Whether this call is being compiled or captured: Python runs once, and a graph repeats it."""
     return torch.compiler.is_compiling() or (indices.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def weighted_mean(loss: Tensor, weights: Tensor, factor: float, *, has_ghosts: bool = False) -> Tensor:
+def weighted_mean(loss: Tensor, weights: Tensor, factor: float | Tensor, *, has_ghosts: bool = False) -> Tensor:
     """Return ``(loss * weights).mean() * factor``, in one kernel where there is one."""
     if has_ghosts:  # their losses must not matter even if they are not finite
         loss = loss.masked_fill(weights == 0, 0.0)
@@ -478,4 +486,4 @@ def weighted_mean(loss: Tensor, weights: Tensor, factor: float, *, has_ghosts: b
         mean = torch.dot(loss, weights) / loss.shape[0]  # half the time of a product and a mean
     else:
         mean = (loss * weights).mean()
-    return mean if factor == 1.0 else mean * factor
+    return mean if isinstance(factor, float) and factor == 1.0 else mean * factor
