@@ -70,7 +70,7 @@ def _check_records(archive: zipfile.ZipFile, total: int) -> dict[str, int]:
 
 
 class _Inert:
-    """Stands for anything that a checkpoint would build; it takes items and attributes and does nothing."""
+    """A stand-in for whatever a checkpoint would build: it takes items and attributes and does nothing."""
 
     name: str
     run: _DryRun
@@ -88,7 +88,7 @@ class _Inert:
 
 
 class _Stored:
-    """Stands for a storage."""
+    """A stand-in for a storage."""
 
     def __init__(self, numel: int) -> None:
         self.numel = numel

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 
 def initial_scores(size: int) -> list[float]:
-    """Below equation 4: without a previous loss every score is 1, so the first epoch prunes nobody.
+    """Below equation 4: without a previous loss every score is 1, so the first epoch prunes no sample.
 
     >>> pruning_probability(initial_scores(3), r=0.5)
     [0.0, 0.0, 0.0]
@@ -75,7 +75,7 @@ def growth(P: Sequence[float]) -> float:  # noqa: N803
 
 
 def annealed_pruning_probability(H: Sequence[float], r: float, t: int, delta: float, C: int) -> list[float]:  # noqa: N803
-    """Equation 10: as equation 3 while t < δ·C; after that nobody is pruned.
+    """Equation 10: as equation 3 while t < δ·C; after that no sample is pruned.
 
     δ is read as the decimal number it is written as: 0.28 · 25 is 7, as on paper, and not the 7.000000000000001 of
     floating point.

@@ -1,7 +1,7 @@
 """Stock loaders: batches are counted as the loader's iterator delivers them.
 
-A sampler is never introduced to its loader, and a loader that reorders or reads ahead would shift every loss silently.
-So, once per pass, the sampler looks up the call stack for the iterator that consumes it. Nothing is changed there.
+A sampler does not know its loader, and a loader that reorders or reads ahead would silently shift every loss. So, once
+per pass, the sampler looks up the call stack for the iterator that consumes it. Nothing is changed there.
 Batches are counted only where that shows one plain iterator; otherwise ``update`` asks for ``infobatch.DataLoader`` or
 indices.
 """
@@ -301,7 +301,7 @@ def has_new_iterator() -> bool:
 
 
 def is_under_construction(iterator: Any) -> bool:
-    """Whether this is a multi-worker iterator in its constructor: it asks again and drops the first answer."""
+    """Whether this is a multi-worker iterator in its constructor: it calls ``iter`` again and drops the first one."""
     return iterator is not None and iterator._num_workers > 0 and not hasattr(iterator, "_prefetch_factor")
 
 

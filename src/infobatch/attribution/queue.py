@@ -202,7 +202,7 @@ class Carried(Queue):
         """Where the slice goes on, as long as batches come in its order."""
 
     def deliver(self, indices: Tensor) -> None:
-        """Append a batch. In the order of the slice, positions stand for indices."""
+        """Append a batch. While batches come in the order of the slice, positions stand for indices."""
         self.delivered += indices.numel()
         if self._next is not None:
             ahead = range(self._next, self._next + indices.numel())

@@ -24,7 +24,7 @@ class Advice:
     """Which warnings have been given, and what is needed to decide on the others."""
 
     looks_left: ClassVar[int] = 1
-    """How many trainings of this process are watched for schedulers: it takes a look at all objects."""
+    """How many trainings of this process are watched for schedulers, which means going through all objects."""
 
     def __init__(self, method: Method, *, loss_grows: bool) -> None:
         self._method = method
@@ -58,7 +58,7 @@ class Advice:
             )
 
     def check_end(self, done: EpochSummary, scores: Scores, *, is_without_backward: bool) -> None:
-        """Warn if an epoch that has ended gives reason to."""
+        """Warn about an epoch that has ended: no backward, a rising loss, losses that are not finite."""
         if is_without_backward:
             self._warn_no_backward(done.epoch)
         self._check_rise(done, scores)
@@ -74,7 +74,10 @@ class Advice:
             )
 
     def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any]) -> None:
-        """Warn if a scheduler counts steps without ``pace``: a pruned epoch has fewer. Looked for twice."""
+        """Warn if a scheduler counts steps without ``pace``: a pruned epoch has fewer.
+
+        Schedulers are looked for twice: before the first pass, and before the first pruned one.
+        """
         if self._gave_pace or (self._steps_before is None and not Advice.looks_left):
             return
         if self._steps_before is None:

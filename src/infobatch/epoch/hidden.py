@@ -32,7 +32,7 @@ class HiddenPass:
         return self._all.numel()
 
     def batches(self, dataset: Any, batch_size: int, loader: dict[str, Any]) -> Iterator[tuple[Any, Tensor]]:
-        """Yield (batch, indices)."""
+        """Yield the batches of this rank as pairs (batch, indices)."""
         mine = self._mine.cpu()
         if not mine.numel():
             return

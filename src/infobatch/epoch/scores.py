@@ -174,7 +174,7 @@ class ScoreTable(Scores):
 
     @torch.inference_mode(False)
     def make_columns(self, memory: Memory | None, channels: Iterable[str]) -> None:
-        """Make room for what a method remembers and for its score channels."""
+        """Allocate the columns of a method's memory and of its score channels."""
         for name, first in (memory.columns if memory else {}).items():
             self.memory[name] = torch.full_like(self.scores, first)
         self.channels = {name: torch.full_like(self.scores, torch.nan) for name in channels}
@@ -241,7 +241,7 @@ class ScoreTable(Scores):
             (self.fresh if name is None else self.channels[name]).copy_(column)
         for name, column in self.channels.items():
             outside = CHANNELS[name].count_outside(column)
-            if outside:  # on a device, nobody has looked at them before
+            if outside:  # on a device, they are first looked at here
                 warn(
                     f"epoch {plan.epoch}: {outside} values of {name} were outside their range. {CHANNELS[name].remedy}"
                 )

@@ -54,11 +54,11 @@ class Slice(ABC):
 
     @abstractmethod
     def name(self, positions: range) -> Where:
-        """Return the form in which the samples at these positions are passed to ``note`` and ``skip``."""
+        """Return these positions in the form that ``note`` and ``skip`` take."""
 
     @abstractmethod
     def matches(self, positions: range, indices: Tensor) -> bool:
-        """Whether these samples are at these positions, and the positions may stand for them."""
+        """Whether the samples at these positions are ``indices``, so that the positions may be used for them."""
 
     @abstractmethod
     def note(self, where: Where, scores: Tensor) -> Tensor:
@@ -91,8 +91,8 @@ class Slice(ABC):
         """Return the factor that turns the mean over ranks of the last ``count`` losses into a mean over samples."""
 
     def to(self, device: torch.device) -> None:  # noqa: B027 (a slice on the CPU has nothing to move)
-        """Move what lies on the device of the losses."""
+        """Move the tensors that are used with the losses."""
 
     @abstractmethod
     def release(self) -> None:
-        """Free the memory: the epoch is closed."""
+        """Free the memory once the epoch is closed."""

@@ -1,4 +1,4 @@
-"""Arguments of methods, checked. Each function returns the value in the form in which it is kept."""
+"""Checks of the arguments of methods. Each returns the value in the form in which it is kept."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def check_ratio(ratio: float) -> float:
 
 
 def check_fraction(name: str, value: float) -> float:
-    """A number in (0, 1]."""
+    """Return a number in (0, 1]."""
     if not is_number(value) or not 0 < value <= 1:
         raise InputError(message(f"{name} in (0, 1]", repr(value), "It is a fraction; 0.4 means 40 %."))
     return float(value)
 
 
 def check_open_fraction(name: str, value: float) -> float:
-    """A number in (0, 1)."""
+    """Return a number in (0, 1)."""
     if not is_number(value) or not 0 < value < 1:
         raise InputError(message(f"{name} in (0, 1)", repr(value), "It is a fraction; 0.4 means 40 %."))
     return float(value)
 
 
 def check_fractions(name: str, given: Any) -> tuple[float, ...]:
-    """A tuple of numbers in [0, 1]."""
+    """Return a tuple of numbers in [0, 1]."""
     if not isinstance(given, (tuple, list)):
         raise InputError(message(f"{name} as a tuple of fractions", repr(given), "Pass a tuple such as the default."))
     return tuple(0.0 if each == 0 else check_fraction(name, each) for each in given)

@@ -78,7 +78,7 @@ Rule = Callable[[Stats, Moment], list[Cut]]
 
 
 class ByCuts(Generic[Settings]):
-    """Decorator that turns a rule (stats, moment, **settings) -> cuts into a policy."""
+    """A decorator that turns a rule (stats, moment, **settings) -> cuts into a policy."""
 
     def __init__(self, rule: Callable[Concatenate[Stats, Moment, Settings], list[Cut]]) -> None:
         self.rule = rule

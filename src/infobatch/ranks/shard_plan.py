@@ -1,4 +1,4 @@
-"""Drawing a plan from shards: thresholds from small collectives, and each rank thins its own members of a stratum.
+"""Draw a plan from shards: thresholds come from small collectives, and each rank thins its own members of a stratum.
 
 A plan is one byte per place, the level: 0 is left out, the others point into a handful of weights.
 """

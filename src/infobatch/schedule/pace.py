@@ -212,7 +212,7 @@ class Paced:
         self._first_rates = _copy(state["first_rates"])
 
     def begin(self) -> None:
-        """Called by the data when the plan of an epoch is known."""
+        """Called by the training data when the plan of an epoch is known."""
         if self.train_data.epoch < self.train_data.num_epochs:
             self._watch()
         self._is_new = False

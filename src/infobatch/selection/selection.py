@@ -127,7 +127,7 @@ class Selection(Sequence[int]):
         return Subset(typed, self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, completely or not at all; ``Selection.load`` reads it back."""
+        """Write the selection to a file, completely or not at all; ``Selection.load`` reads it back."""
         checkpoint.save({"format": FORMAT} | {name: getattr(self, name) for name in FIELDS}, path)
 
     @classmethod

@@ -40,7 +40,7 @@ def static(selection: Any) -> Method:
 def keep_selection(
     view: ScoresView, moment: Moment, generator: torch.Generator, *, indices: Tensor, weights: Tensor
 ) -> Plan:
-    """The selection in a new order, without the samples of weight 0."""
+    """Keep the selection in a new order, without the samples of weight 0."""
     table = torch.zeros_like(view.scores)
     table[indices.to(table.device)] = weights.to(table)
     indices = table.nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""RCAP: a budget per class, and inside a class a draw by the softmax of the clipped loss."""
+"""RCAP: a budget for each class, and within a class a draw by the softmax of the clipped loss."""
 
 from __future__ import annotations
 
