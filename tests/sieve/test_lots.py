@@ -34,6 +34,8 @@ def fill_from_the_top(sizes: list[float], k: int, floor: float) -> list[float]:
 @given(SIZES, st.data(), st.sampled_from([0.0, 0.1, 0.25, 0.9, 1.0]))
 @example([1.0, 0.0, 0.0], None, 0.0)
 @example([5e-324, 1.0], None, 0.25)
+@example([0.0, 0.0, -1.0], None, 0.9)
+@example([-1.0, -1.0, -1.0], None, 0.0)
 def test_chances_rise_with_the_sizes_and_sum_to_k(sizes: list[float], data: st.DataObject | None, floor: float) -> None:
     k = 2 if data is None else data.draw(st.integers(1, len(sizes)))
     chances = set_chances(torch.tensor(sizes, dtype=torch.float64), k, floor)

@@ -63,7 +63,7 @@ def set_chances(sizes: Tensor, k: int, floor: float) -> Tensor:
 def fill_up(chances: Tensor, is_valid: Tensor, k: int) -> Tensor:
     """Return the chances of the valid rows, at most 1, and equal chances of the others, so that all sum to k."""
     count = is_valid.sum()
-    spare = (k - count.clamp(max=k)) / (len(chances) - count).clamp(min=1)
+    spare = (k - count.clamp(max=k)).to(chances.dtype) / (len(chances) - count).clamp(min=1)
     return torch.where(is_valid, chances.clamp(max=1), spare)
 
 
@@ -80,7 +80,8 @@ def _cap_at_one(sizes: Tensor, is_valid: Tensor, total: Tensor) -> Tensor:
     falling = units.sort(descending=True).values
     tail = units.sum() - falling.cumsum(0) + falling  # what each place and those after it hold together
     place = torch.arange(len(units), device=units.device)
-    capped = ((total - place) * falling > tail).sum().clamp(max=len(units) - 1)  # the largest sizes reach 1
+    capped = ((total - place) * falling > tail).sum()  # the largest sizes reach 1
+    capped = torch.minimum(capped, is_valid.sum() - 1).clamp(min=0)  # where all do, the last one tells the factor
     factor = (total - capped) / tail.gather(0, capped[None]).clamp(min=1)
     return torch.where(is_valid, (factor * units).clamp(max=1), 0)
 
