@@ -5,7 +5,7 @@
 >>> ahead = Difference(seeds=(0, 1, 2), mean=0.2, std=0.4, low=-0.8, high=1.2)
 >>> print(answer_of(Facts("infobatch", found, judge(found, 0.3, 0.95), saved=0.35, shorter_run=ahead)))
 InfoBatch used 35 % fewer samples than full data and was 0.10 points less accurate (95 %: -1.20 to +1.10); \
-a shorter run that cost as much was 0.30 points less accurate, and 3 seeds cannot tell these apart.
+a shorter run that cost as much was 0.30 points less accurate than full data, and 3 seeds cannot tell these apart.
 
 Tables, intervals and verdicts are the evidence; the sentence says what they amount to, and no more.
 """

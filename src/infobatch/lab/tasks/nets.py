@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 from ...errors import InputError, message
 from ..format import suggest
-from ..train.settings import Settings
 from .task import Task
+
+if TYPE_CHECKING:
+    from ..train.settings import Settings
 
 
 class Basic(nn.Module):
@@ -138,18 +140,21 @@ def make_net(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         InputError: If the name is unknown, the shape does not fit, or a package is missing.
     """
+    check_net(name)
     library, colon, inner = name.partition(":")
     if not colon:
-        if name not in NETS:
-            raise InputError(
-                message("a net of the lab, timm:NAME or transformers:NAME", repr(name), suggest(name, NETS))
-            )
         return NETS[name](shape, classes)
-    if library == "timm":
-        return _timm(inner, shape, classes)
-    if library == "transformers":
-        return _transformers(inner, shape, classes)
-    raise InputError(message("timm:NAME or transformers:NAME", repr(name), suggest(library, ("timm", "transformers"))))
+    return LIBRARIES[library](inner, shape, classes)
+
+
+def check_net(name: str) -> None:
+    """Raise InputError if there is no net of the lab of this name, or no such library."""
+    library, colon, _ = name.partition(":")
+    if not colon and name not in NETS:
+        expected = "a net of the lab, timm:NAME or transformers:NAME"
+        raise InputError(message(expected, repr(name), suggest(name, NETS)))
+    if colon and library not in LIBRARIES:
+        raise InputError(message("timm:NAME or transformers:NAME", repr(name), suggest(library, LIBRARIES)))
 
 
 def default_net(task: Task) -> str:
@@ -222,6 +227,10 @@ def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             given["patch_size"] = max(1, height // 8)
     make: Any = AutoModelForImageClassification.from_config
     return Logits(make(AutoConfig.for_model(name, **given)))
+
+
+LIBRARIES: dict[str, Callable[[str, tuple[int, ...], int], nn.Module]] = {"timm": _timm, "transformers": _transformers}
+"""What may stand before a colon in the name of a net."""
 
 
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:

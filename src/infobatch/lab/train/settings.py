@@ -14,7 +14,8 @@ import torch
 from ...checks import as_int, is_number
 from ...errors import InputError, message
 from ..format import suggest
-from .method_text import check_method, is_retired, is_reweighted, pruning_method
+from ..tasks.nets import check_net
+from .method_text import check_method, is_retired, is_reweighted, parse_sieve, pruning_method
 
 Compensate = Literal["none", "loss"]
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
@@ -146,10 +147,11 @@ class Settings:
         return cls.of(given)
 
     def check_trainable(self) -> None:
-        """Refuse settings that only older records may have.
+        """Refuse settings that only older records may have, and a proxy that does not exist.
 
         Raises:
-            InputError: If the learning rate is to grow, or ``ideas`` or the method is no longer part of the lab.
+            InputError: If the learning rate is to grow, if ``ideas`` or the method is no longer part of the lab, or if
+                a sieve names an unknown net.
         """
         if self.compensate not in get_args(Compensate):
             remedy = "Growing the learning rate was dropped: choose a larger lr, or compensate=loss or none."
@@ -160,6 +162,9 @@ class Settings:
         if is_retired(self.method):
             remedy = "That experiment was dropped: its records can be read, but it is no longer trained."
             raise InputError(message("a method of the lab", repr(self.method), remedy))
+        sieved = parse_sieve(self.method)
+        if sieved is not None and sieved.net not in ("", "task"):
+            check_net(sieved.net)  # before the other runs of a comparison are trained
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as values that JSON can hold."""
