@@ -18,16 +18,6 @@ from .ranks.permutation import LARGEST
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Scores(Protocol):
-    """What the checks ask of the scores."""
-
-    size: int
-
-    def look_up(self, indices: Tensor) -> Tensor: ...
-    def count_seen(self) -> int: ...
-    def count_strangers(self) -> int: ...
-
-
 def check_dataset(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
         raise InputError(
@@ -215,22 +205,31 @@ def check_indices(indices: Any, loss: Tensor) -> None:
         )
 
 
-def check_members(indices: Tensor, scores: Scores, epoch: int, ghosts: Tensor | None = None) -> Tensor:
+class WeightTable(Protocol):
+    """The weight of each sample in the running plan."""
+
+    size: int
+
+    def look_up(self, indices: Tensor) -> Tensor: ...
+
+
+def check_range(indices: Tensor, size: int, remedy: str) -> None:
+    """Check that indices are positions in a data set of this size. Reads values, so for the CPU only."""
+    low, high = (int(end) for end in indices.aminmax())
+    if low < 0 or high >= size:
+        raise InputError(message(f"indices from 0 to {size - 1}", f"{low} to {high}", remedy))
+
+
+def check_members(indices: Tensor, table: WeightTable, epoch: int, ghosts: Tensor | None = None) -> Tensor:
     """Check that indices are positions in the data set and in the plan, and return their weights.
 
     Reads values, so for the CPU only. Ghosts have weight 0 and are allowed.
     """
     try:
-        weights = scores.look_up(indices)
+        weights = table.look_up(indices)
     except IndexError:
-        low, high = indices.aminmax()
-        raise InputError(
-            message(
-                f"indices from 0 to {scores.size - 1}",
-                f"{int(low)} to {int(high)}",
-                "They are positions in the data set that train_data wraps.",
-            )
-        ) from None
+        check_range(indices, table.size, "They are positions in the data set that train_data wraps.")
+        raise
     if not weights.min().is_nonzero():
         strangers = indices[weights == 0]
         if ghosts is None or not bool(torch.isin(strangers, ghosts.to(strangers.device)).all()):
@@ -238,15 +237,15 @@ def check_members(indices: Tensor, scores: Scores, epoch: int, ghosts: Tensor | 
     return weights
 
 
-def check_attribution(scores: Scores, came: int, epoch: int) -> None:
+def check_attribution(came: int, seen: int, strangers: int, epoch: int) -> None:
     """Check, before losses become scores, that each belongs to the plan and to one sample only."""
-    if scores.count_strangers():
+    if strangers:
         raise MisalignedError(describe_stranger(epoch))
-    if came != scores.count_seen():
+    if came != seen:
         raise MisalignedError(
             message(
                 "at most one loss per sample and epoch",
-                f"{came} losses for {scores.count_seen()} samples in epoch {epoch}",
+                f"{came} losses for {seen} samples in epoch {epoch}",
                 "Some samples came twice: does a loader pad its last batch, or did one batch get two updates?",
             )
         )

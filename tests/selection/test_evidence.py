@@ -76,8 +76,6 @@ def test_need_names_what_is_missing_and_where_it_comes_from() -> None:
     with pytest.raises(InputError, match=r"without features, correct. selection.gather"):
         known.need("labels", "features", "correct")
     assert known.need("labels")[0] is known.labels
-    with pytest.raises(InputError, match="validation=held_out"):
-        known.need_validation()
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -104,7 +102,8 @@ def test_saves_and_loads(tmp_path: Path) -> None:
     assert repr(again) == repr(known)
     assert again.bias is False
     assert all(table.equal(known.tables()[name]) for name, table in again.tables().items())
-    assert again.need_validation().need("labels")[0].tolist() == [1, 0]
+    assert again.validation is not None
+    assert again.validation.need("labels")[0].tolist() == [1, 0]
     infobatch.save({"format": 7}, tmp_path / "other.pt")
     with pytest.raises(StateError, match="evidence written by save"):
         Evidence.load(tmp_path / "other.pt")

@@ -55,14 +55,15 @@ def same(one: Evidence, other: Evidence) -> bool:
 def test_outputs_are_those_of_the_last_layer() -> None:
     data = blobs()
     evidence = gather(mlp, data, epochs=3, validation=blobs(20, seed=1))
-    for known in (evidence, evidence.need_validation()):
+    assert evidence.validation is not None
+    for known in (evidence, evidence.validation):
         features, logits, head = known.need("features", "logits", "head")
         offset = logits - features @ head.T
         torch.testing.assert_close(offset, offset[:1].expand_as(offset))
         assert features.min() == 0  # behind the ReLU
         assert known.bias
     assert torch.equal(evidence.need("labels")[0], data.tensors[1])
-    assert repr(evidence.need_validation()) == "Evidence(20 samples: labels, features, logits, head)"
+    assert repr(evidence.validation) == "Evidence(20 samples: labels, features, logits, head)"
 
 
 def test_history_of_a_model_that_stands_still() -> None:
@@ -160,7 +161,7 @@ def test_any_data_set_gives_the_same(workers: int) -> None:
     plain = gather(mlp, blobs(), epochs=2, runs=2, batch_size=16, validation=blobs(9))
     listed = gather(mlp, Listed(blobs()), epochs=2, runs=2, batch_size=16, validation=Listed(blobs(9)), workers=workers)
     assert same(plain, listed)
-    assert same(plain.need_validation(), listed.need_validation())
+    assert same(plain.validation, listed.validation)
 
 
 def test_every_random_state_is_given_back_and_none_is_read() -> None:

@@ -71,9 +71,9 @@ class Counted(Queue):
 
     def __init__(self, epoch: int, piece: Slice, loader: StockLoader, last: Queue | None) -> None:
         self.loader = loader
-        self.batch_size, self.is_sized, self.is_persistent = loader.batch_size, loader.is_sized, loader.is_persistent
+        self.batch_size, self.is_sized = loader.batch_size, loader.is_sized
         total = piece.size // self.batch_size * self.batch_size if loader.drop_last else piece.size
-        is_reused = isinstance(last, Counted) and self.is_persistent and last.iterator is self.iterator
+        is_reused = isinstance(last, Counted) and loader.is_persistent and last.iterator is self.iterator
         super().__init__(epoch, piece, total, last.rivals if is_reused and last else follow(last))
         self._left_behind = is_reused and isinstance(last, Counted) and last._was_left_waiting(epoch)
         self.is_superseded = False
@@ -237,14 +237,8 @@ class Counted(Queue):
         return self.handed == self.size
 
     @property
-    def is_over(self) -> bool:
-        if self.loader.ref is None:
-            return self.is_closed
-        return self.iterator is None or (self.is_finished and self.is_persistent)
-
-    @property
     def is_open(self) -> bool:
-        if self.is_superseded or self.is_persistent:
+        if self.is_superseded or self.loader.is_persistent:  # persistent workers keep the iterator for all passes
             return False
         return not self.is_closed if self.loader.ref is None else self.iterator is not None
 

@@ -45,8 +45,6 @@ class Queue(ABC):
     is_sized: bool
     """Whether all batches but the last are known to have ``batch_size`` samples."""
     is_superseded: bool
-    is_persistent: bool
-    """Whether the iterator outlives the pass because its workers persist."""
 
     @abstractmethod
     def take(self, count: int) -> Where:
@@ -81,11 +79,6 @@ class Queue(ABC):
     @property
     @abstractmethod
     def may_be_exhausted(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Whether the iterator is finished, so that ``len`` may speak of the next epoch."""
 
     @property
     @abstractmethod
@@ -192,7 +185,7 @@ class Carried(Queue):
     def __init__(self, origin: Queue, holder: Any) -> None:
         super().__init__(origin.epoch, origin.slice, origin.total, origin.rivals)
         self.origin = origin
-        self.batch_size, self.is_sized, self.is_persistent = origin.batch_size, origin.is_sized, False
+        self.batch_size, self.is_sized = origin.batch_size, origin.is_sized
         self.waiting: deque[Where] = deque()
         self.delivered = 0
         """How many samples were delivered."""
@@ -281,10 +274,6 @@ class Carried(Queue):
 
     @property
     def may_be_exhausted(self) -> bool:
-        return self._is_exhausted
-
-    @property
-    def is_over(self) -> bool:
         return self._is_exhausted
 
     @property

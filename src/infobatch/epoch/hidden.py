@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..attribution.views import View
-from ..errors import InputError, MisalignedError, message
+from ..checks import check_range
+from ..errors import MisalignedError, message
 from ..methods.method import Method
 from ..ranks.exchange import Ranks, gather, take_share
 from .scores import ScoreTable, merge_losses
@@ -43,10 +44,7 @@ class HiddenPass:
     def note(self, loss: Tensor, indices: Tensor, channels: Mapping[str, Tensor]) -> None:
         """Record the losses of these samples."""
         if indices.device.type == "cpu":  # elsewhere, reading values would wait for the device
-            low, high = (int(end) for end in indices.aminmax())
-            if low < 0 or high >= self._table.size:
-                expected = f"indices from 0 to {self._table.size - 1}"
-                raise InputError(message(expected, f"{low} to {high}", "Pass the indices of the loop."))
+            check_range(indices, self._table.size, "Pass the indices of the loop.")
         self._table.record(indices, loss)
         self._table.record_channels(indices, channels)
 

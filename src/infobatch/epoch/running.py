@@ -419,7 +419,7 @@ class RunningEpoch:
         turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
         turn.is_without_backward = self.watched > 1 and not self.had_backward
         try:
-            checks.check_attribution(scores, came, self.epoch)
+            checks.check_attribution(came, scores.count_seen(), scores.count_strangers(), self.epoch)
         except MisalignedError as found:
             turn.error = found
         return turn

@@ -106,13 +106,6 @@ class Evidence:
             )
         return tuple(getattr(self, name) for name in names)
 
-    def need_validation(self) -> Evidence:
-        """Return the evidence of held-out data, or raise an InputError."""
-        if self.validation is None:
-            remedy = "Pass validation=held_out_data_set to selection.gather."
-            raise InputError(message("evidence of held-out data", "none", remedy))
-        return self.validation
-
     def probabilities(self) -> Tensor:
         """Return the softmax of the logits, [N, K]."""
         (logits,) = self.need("logits")
