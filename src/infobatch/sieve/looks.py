@@ -260,15 +260,15 @@ class Remembered(Look):
 class Proxy(_OfNetwork):
     """A much smaller network that sees the same batches, and trains itself on every n-th of them.
 
-    Its rate rises over the first tenth of the run and falls to zero at its end, if the sieve knows ``num_steps``.
+    Its learning rate rises over the first tenth of the run and falls to 0 at its end, if the sieve knows ``num_steps``.
 
     Args:
         net: The small network; a tenth of the model's FLOPs is a good size.
         criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
         losses: For other batches, a function (net, batch) that returns one loss per row.
         optimizer: Its own optimizer; AdamW at a rate of 0.001 by default.
-        every: Train on every n-th batch. Between, a look is one forward pass.
-        schedule: The factor on the rate, as a function of the share of the run that is done.
+        every: Train on every n-th batch. On the others, a look is one forward pass.
+        schedule: The factor on the learning rate, as a function of the share of the run that is done.
     """
 
     def __init__(

@@ -196,7 +196,7 @@ def es(keep: float = 0.5, *, begin: float = 0.0, end: float = 1.0) -> SieveMetho
     Card("Co-teaching (Han 2018), its filter", "the hardest rows, which may be wrong labels", PROXY, "all 1/keep")
 )
 def small_loss(keep: float = 0.8, *, begin: float = 0.1) -> SieveMethod:
-    """Keep the rows of the lowest losses, for data with wrong labels. It lowers noise; on clean data it harms.
+    """Keep the rows of the lowest losses, for data with wrong labels. On clean data it harms.
 
     Args:
         keep: The share of a batch to pass on: one minus the share of wrong labels.
