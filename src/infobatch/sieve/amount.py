@@ -172,8 +172,12 @@ def measure(mass: Tensor, sizes: Sequence[float]) -> Tensor:
 
 
 def count_kept(share: float, size: int) -> int:
-    """Return how many rows of a batch a share of it is: rounded, and at least 1."""
-    return max(1, round(share * size))
+    """Return how many rows of a batch a share of it is: rounded, and at least 2, since BatchNorm refuses a single row.
+
+    >>> count_kept(0.5, 9), count_kept(0.25, 3), count_kept(0.25, 1)
+    (4, 2, 1)
+    """
+    return min(size, max(2, round(share * size)))
 
 
 def unlearnt(losses: Tensor) -> Tensor:
