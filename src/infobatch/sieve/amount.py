@@ -160,8 +160,8 @@ def measure(mass: Tensor, sizes: Sequence[float]) -> Tensor:
 
     An entry that is not finite counts as 0. If nothing is left, each size holds its own share.
 
-    >>> measure(torch.tensor([4.0, 2.0, 1.0, 1.0]), [0.25, 0.5])
-    tensor([0.5000, 0.7500])
+    >>> measure(torch.tensor([4.0, 2.0, 1.0, 1.0]), [0.5, 0.75])
+    tensor([0.7500, 0.8750])
     """
     mass = torch.where(mass.isfinite(), mass, 0)
     sums = mass.cumsum(0)
