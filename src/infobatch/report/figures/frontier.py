@@ -20,7 +20,7 @@ from .figure import (
 )
 from .svg import CARD, GRID, Plot, Tip, clip, short_ticks
 
-COMPUTE = "Compute counts the samples trained on, and looking at batches or pruned samples. "
+LOOKING = ", and of looking at batches or pruned samples"
 PROXIES = "The proxy of a static method is not in it. "
 
 
@@ -91,7 +91,10 @@ def frontier(study: Study, by: Literal["compute", "time"]) -> Figure | None:
 
 
 def _describe_compute(study: Study) -> str:
-    return COMPUTE + (PROXIES if any(row.label.startswith(STATIC) for row in study.comparison.rows) else "")
+    rows = study.comparison.rows
+    looking = LOOKING if any(row.looking for row in rows) else ""
+    proxies = PROXIES if any(row.label.startswith(STATIC) for row in rows) else ""
+    return f"Compute is that of the samples trained on{looking}. {proxies}"
 
 
 def _best_in_words(study: Study, ahead: list[Point]) -> str:
