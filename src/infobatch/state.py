@@ -66,7 +66,6 @@ def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
 def restore(running: RunningEpoch, states: Sequence[State], compensate: Compensation) -> None:
     """Load states that ``Scores.check_states`` has accepted, into an epoch that stands at its start."""
     running.usual_update, running.largest_here = states[0]["usual_update"], 0
-    running.plan, open_plan = running.scores.restore(states)
+    running.plan = running.scores.restore(states, compensate)
     if running.plan is not None:
-        open_plan(running.plan.scale(compensate))
         running.done_before, running.is_resumed = running.scores.count_seen(), True

@@ -14,7 +14,7 @@ from ..methods.channels import CHANNELS
 from ..methods.cuts import mean_score
 from ..methods.memory import Memory
 from ..methods.method import Method, Moment
-from ..plan import Plan, PlanNumbers, estimate_noise, move
+from ..plan import Compensation, Plan, PlanNumbers, estimate_noise, move
 from ..ranks.exchange import Ranks, gather, ghosts, take_share
 from ..state_checks import check_state
 from .slice import SKIPPED, TOO_LARGE, UNSEEN, Slice, Where
@@ -152,8 +152,8 @@ class Scores(ABC):
         """Return the states to load as a list; raise StateError unless they can be loaded completely."""
 
     @abstractmethod
-    def restore(self, states: Sequence[State]) -> tuple[PlanNumbers | None, Callable[[float], None]]:
-        """Load scores and memory. Return the running plan and a function that opens it with a scale and its losses."""
+    def restore(self, states: Sequence[State], compensate: Compensation) -> PlanNumbers | None:
+        """Load scores and memory, and the running plan with its losses; return that plan, if the states have one."""
 
 
 class ScoreTable(Scores):
@@ -328,7 +328,7 @@ class ScoreTable(Scores):
         check_state(state, self.size, method, compensate, self.memory, self.channels)
         return [state]
 
-    def restore(self, states: Sequence[State]) -> tuple[Plan | None, Callable[[float], None]]:
+    def restore(self, states: Sequence[State], compensate: Compensation) -> Plan | None:
         (state,) = states
         self.scores.copy_(state["scores"])
         self.fresh.fill_(UNSEEN)
@@ -338,7 +338,7 @@ class ScoreTable(Scores):
             self.memory[name].copy_(column)
         running, device = state["running"], self.device
         if running is None:
-            return None, lambda scale: None  # noqa: ARG005
+            return None
         table, chosen = running["table"], running.get("chosen")
         if table is None:
             table = torch.ones(1, dtype=torch.float32, device="cpu").expand(self.size)
@@ -348,14 +348,11 @@ class ScoreTable(Scores):
             table.to(device, copy=True),
             None if chosen is None else chosen.to(device, copy=True),
         )
-
-        def open_plan(scale: float) -> None:
-            self.begin(plan, scale)
-            self.fresh.copy_(running["fresh"])
-            for name, column in running["channels"].items():
-                self.channels[name].copy_(column)
-
-        return plan, open_plan
+        self.begin(plan, plan.scale(compensate))
+        self.fresh.copy_(running["fresh"])
+        for name, column in running["channels"].items():
+            self.channels[name].copy_(column)
+        return plan
 
 
 class TableSlice(Slice):

@@ -20,7 +20,7 @@ from ..epoch.slice import SKIPPED, UNSEEN, Slice, Where
 from ..errors import MisalignedError, message
 from ..methods.memory import Memory
 from ..methods.method import Method, Moment
-from ..plan import PlanNumbers, move
+from ..plan import Compensation, PlanNumbers, move
 from ..state_checks import check_shards
 from .exchange import Ranks, gather_rows, sum_over
 from .permutation import Spread, blocks
@@ -185,7 +185,7 @@ class ShardedScores(Scores):
         check_shards(states, self.size, method, compensate, self.start, self.stop, names)
         return states
 
-    def restore(self, states: Sequence[State]) -> tuple[ShardPlan | None, Callable[[float], None]]:
+    def restore(self, states: Sequence[State], compensate: Compensation) -> ShardPlan | None:
         """Cut this rank's places out of shards that were saved on any number of ranks.
 
         The levels of different ranks have different weights, so levels are numbered again.
@@ -204,10 +204,11 @@ class ShardedScores(Scores):
                     self._restore_running(state["running"], here, there, levels)
         running = states[0]["running"]
         if running is None:
-            return None, lambda scale: None  # noqa: ARG005
+            return None
         facts = {key: value for key, value in running.items() if key not in ("level", "fresh")}
         plan = ShardPlan(**{**facts, "weights": tuple(levels)})
-        return plan, lambda scale: self._set_weights(plan, scale)
+        self._set_weights(plan, plan.scale(compensate))
+        return plan
 
     def _restore_running(self, running: State, here: slice, there: slice, levels: dict[float, int]) -> None:
         self.fresh[here] = running["fresh"][there].to(self.device)
