@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -93,17 +94,23 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         self._non_blocking = accelerator.non_blocking
         self._synchronized_rngs = [kind for kind in accelerator.rng_types if kind != "generator"]
         """Random states that Accelerate keeps equal on all ranks. Plans use a generator of their own."""
-        self._delivery: Delivery | None = None
+        self._latest: weakref.ref[Delivery] | None = None
+        """The pass that began last, as long as its iterator exists."""
         self._needs_seed = loader.generator is None
 
     def __iter__(self) -> Iterator[Any]:
+        """Begin a pass, at once and not at its first batch: ``len(loader)`` is that of the new pass from here on."""
         if self._synchronized_rngs:
             synchronize_rng_states(self._synchronized_rngs)
         if self._needs_seed:
             # Otherwise each pass would draw from the global random state, and a resumed epoch, which is one more
             # pass, would continue with different dropout.
             self.loader.seed_workers()
-        self._delivery = delivery = self.loader.read_ahead()
+        delivery = self.loader.read_ahead()
+        self._latest = weakref.ref(delivery)
+        return self._deliver(delivery)
+
+    def _deliver(self, delivery: Delivery) -> Iterator[Any]:
         self.begin()
         try:
             for batch in delivery:
@@ -114,14 +121,18 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
                     self.end_of_dataloader = True
                 yield self._move(batch)
         finally:
-            if self._delivery is delivery:
-                self._delivery = None
+            if self._find_pass() is delivery:
+                self._latest = None
                 with contextlib.suppress(AttributeError):  # collected after Accelerate's state was reset
                     self.end()
 
+    def _find_pass(self) -> Delivery | None:
+        return None if self._latest is None else self._latest()
+
     def __len__(self) -> int:
         """Return the number of batches of the latest pass; from ``iter(loader)`` on, of the new one."""
-        return len(self.loader if self._delivery is None else self._delivery)
+        delivery = self._find_pass()
+        return len(self.loader if delivery is None else delivery)
 
     def count_batches(self) -> int:
         """Return the number of batches of the coming pass; on several processes, call it on all of them or on none."""
