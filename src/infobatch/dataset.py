@@ -476,7 +476,8 @@ class Pruned(Owner):
         epoch.turn = None
         if turn.error is not None:
             raise turn.error
-        self._advice.check_end(summary, self._scores, is_without_backward=turn.is_without_backward)
+        without, had = turn.is_without_backward, turn.had_gradients
+        self._advice.check_end(summary, self._scores, is_without_backward=without, had_gradients=had)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return the weights of samples that the caller names, and the factor on their mean."""

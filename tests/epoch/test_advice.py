@@ -137,9 +137,13 @@ def told(train: Callable[[], Any]) -> list[str]:
     return [str(one.message) for one in caught if issubclass(one.category, infobatch.InfoBatchWarning)]
 
 
-def a_loop(*, paced: bool, every: int, method: Any = None) -> None:
+LOOKS = Advice.looks_left  # as in a new process
+
+
+def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True) -> None:
     """A plain loop with a scheduler that is stepped at every so many batches, or (0) once per epoch."""
-    Advice.looks_left = 1
+    if first:
+        Advice.looks_left = LOOKS
     data = torch.utils.data.TensorDataset(torch.rand(64, 1))
     train_data = infobatch.Pruned(data, method or infobatch.methods.infobatch(), 8)
     model = torch.nn.Linear(1, 1)
@@ -163,6 +167,16 @@ def test_a_scheduler_that_counts_steps_without_pace_is_noticed(every: int) -> No
     assert "infobatch.pace(" in text
     assert "CosineAnnealingLR" in text
     assert told(lambda: a_loop(paced=True, every=every)) == []
+
+
+def test_a_later_training_of_the_process_is_watched_too() -> None:
+    """In a notebook, a short trial comes first."""
+
+    def trainings() -> None:
+        a_loop(paced=False, every=0)
+        a_loop(paced=False, every=1, first=False)
+
+    assert len(told(trainings)) == 1
 
 
 def test_a_scheduler_stepped_once_per_epoch_needs_no_pace() -> None:
@@ -202,6 +216,27 @@ def test_an_epoch_whose_losses_never_reach_backward_is_noticed() -> None:
     (text,) = [text for text in told(lambda: loop(backward=False)) if "backward" in text]
     assert "full()" in text
     assert not [text for text in told(lambda: loop(backward=True)) if "backward" in text]
+
+
+@pytest.mark.parametrize("trains", [[False, True, True], [True, True, False], [True] * 3, [False] * 3])
+def test_an_epoch_of_losses_without_a_gradient_is_noticed_among_others(trains: list[bool]) -> None:
+    """A model evaluated under no_grad, and updates outside of it. If all losses have none, the loop wants it so."""
+    weight = torch.nn.Parameter(torch.ones(1))
+
+    def loop() -> None:
+        train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), 3, delta=0.5)
+        for has_gradient in trains:
+            for (x,) in infobatch.DataLoader(train_data, batch_size=2):
+                with torch.set_grad_enabled(has_gradient):
+                    losses = x * weight
+                loss = train_data.update(losses)
+                if has_gradient:
+                    loss.backward()  # type: ignore[no-untyped-call]
+        assert train_data.epoch == 3
+
+    texts = told(loop)
+    assert len(texts) == (len(set(trains)) == 2)
+    assert all("full()" in text and f"losses of epoch {trains.index(False)} " in text for text in texts)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

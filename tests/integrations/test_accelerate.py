@@ -13,6 +13,7 @@ from launching import run_ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+from infobatch.epoch.advice import Advice
 
 pytest.importorskip("accelerate")
 
@@ -254,6 +255,40 @@ def test_what_scripts_ask_of_what_is_prepared() -> None:
     again = prepare(Accelerator(cpu=True), other.scheduler)
     again.load_state_dict(state)
     assert other.cosine.last_epoch == parts.cosine.last_epoch == 2 * parts.steps
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}], ids=["", "workers"])
+def test_from_iter_on_the_length_is_that_of_the_new_pass(options: dict[str, Any]) -> None:
+    """Accelerate's own examples take so many batches of an iterator that they never exhaust."""
+    parts, lengths = Parts(Run(options=options, paced=False)), []
+    loader = prepare(Accelerator(cpu=True), parts.loader)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        lengths.append(len(loader))
+        for _ in range(lengths[-1]):
+            batch = next(batches)
+            parts.train.update(parts.losses(parts.model(batch[0]), batch)).backward()
+        del batches
+        assert len(loader) == lengths[-1]
+    assert lengths == [-(-epoch.kept // BATCH) for epoch in parts.train.history]
+    assert len(set(lengths)) > 1
+
+
+def test_a_scheduler_paced_through_a_prepared_optimizer_is_not_called_unpaced(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(Advice, "looks_left", 1)
+    parts, accelerator = Parts(Run()), Accelerator(cpu=True)
+    optimizer, loader = prepare(accelerator, parts.optimizer, parts.loader)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * parts.steps)
+    scheduler = prepare(accelerator, infobatch.pace(cosine, parts.train, parts.steps))
+    for _ in range(EPOCHS):
+        for batch in loader:
+            accelerator.backward(parts.train.update(parts.losses(parts.model(batch[0]), batch)))
+            optimizer.step()
+            scheduler.step()
+    assert min(epoch.kept for epoch in parts.train.history) < SIZE
+    assert not [one for one in recwarn if "pace" in str(one.message)]
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------

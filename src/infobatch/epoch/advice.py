@@ -23,14 +23,16 @@ RISE, ENOUGH = 2.0, 1000
 class Advice:
     """Which warnings have been given, and what is needed to decide on the others."""
 
-    looks_left: ClassVar[int] = 1
-    """How many trainings of this process are watched for schedulers, which means going through all objects."""
+    looks_left: ClassVar[int] = 10
+    """How many trainings of this process are watched for schedulers, which means going through all objects, twice."""
 
     def __init__(self, method: Method, *, loss_grows: bool) -> None:
         self._method = method
         self._loss_grows = loss_grows
         """Whether a step of a pruned epoch goes further than one of full data."""
         self._gave_growth = self._gave_hidden = self._gave_rise = self._gave_backward = self._gave_pace = False
+        self._had_gradients: dict[bool, int] = {}
+        """The first epoch whose losses had a gradient, and the first whose losses had none."""
         self._steps_before: dict[int, int] | None = None
         """How often each scheduler had been stepped before the first pass, by its id."""
         self._first_epoch = 0
@@ -57,10 +59,14 @@ class Advice:
                 f"train longer{other}"
             )
 
-    def check_end(self, done: EpochSummary, scores: Scores, *, is_without_backward: bool) -> None:
+    def check_end(
+        self, done: EpochSummary, scores: Scores, *, is_without_backward: bool, had_gradients: bool | None
+    ) -> None:
         """Warn about an epoch that has ended: no backward, a rising loss, losses that are not finite."""
         if is_without_backward:
             self._warn_no_backward(done.epoch)
+        if had_gradients is not None:
+            self._check_gradients(done.epoch, had_gradients=had_gradients)
         self._check_rise(done, scores)
         warn_not_finite(done.epoch, done.not_finite, done.kept)
 
@@ -71,6 +77,17 @@ class Advice:
             warn(
                 f"epoch {epoch} ended, but backward() was called for none of the losses that update() "
                 "returned: call it, or load train_data.full() in a pass that does not train"
+            )
+
+    def _check_gradients(self, epoch: int, *, had_gradients: bool) -> None:
+        """Warn if the losses of an epoch had no gradient, although those of another had: it was no training."""
+        self._had_gradients.setdefault(had_gradients, epoch)
+        if len(self._had_gradients) == 2 and not self._gave_backward:
+            self._gave_backward = True
+            warn(
+                f"the losses of epoch {self._had_gradients[False]} had no gradient, but those of epoch "
+                f"{self._had_gradients[True]} had: a pass that does not train counted as an epoch. Load "
+                "train_data.full() in such a pass"
             )
 
     def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any]) -> None:
@@ -89,7 +106,7 @@ class Advice:
             epochs = max(plan.epoch - self._first_epoch, 1)
             for one in find_schedulers():
                 steps = one.last_epoch - self._steps_before.get(id(one), 0)
-                if steps > 2 * epochs and one.optimizer not in paced:
+                if steps > 2 * epochs and unwrap(one.optimizer) not in paced:
                     warn(
                         f"{type(one).__name__} was stepped {steps} times in {epochs} epochs: it counts steps, of which "
                         "pruned epochs have fewer, so it would not reach its end. Wrap it: scheduler = infobatch.pace("
@@ -136,6 +153,11 @@ def warn_not_finite(epoch: int, count: int, of: int, which: str = "") -> None:
     """Warn if some losses of an epoch were not finite."""
     if count:
         warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep their old scores")
+
+
+def unwrap(optimizer: Any) -> Any:
+    """Return the optimizer inside Accelerate's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def find_schedulers() -> list[LRScheduler]:

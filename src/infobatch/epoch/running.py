@@ -49,6 +49,8 @@ class Turn:
     is_merged: bool = False
     is_without_backward: bool = False
     """Whether updates returned losses with a gradient, and backward was called for none of them."""
+    had_gradients: bool | None = None
+    """Whether losses had a gradient; None if Python has seen none, as in a compiled step."""
 
 
 class RunningEpoch:
@@ -95,6 +97,8 @@ class RunningEpoch:
         """Whether a loss of this epoch has reached backward."""
         self.watched = 0
         """How many losses of this epoch were watched for that."""
+        self.had_bare = False
+        """Whether an update of this epoch had losses without a gradient."""
         self.idle_passes = 0
         """The number of complete passes without a loss in this epoch."""
         self.all_idle_passes = 0
@@ -317,7 +321,9 @@ class RunningEpoch:
 
     def watch_backward(self, mean: Tensor) -> None:
         """Notice when backward reaches this loss. Until it has reached one of the epoch, each is watched."""
-        if mean.requires_grad:
+        if not mean.requires_grad:
+            self.had_bare = True
+        elif not self.had_backward:
             self.watched += 1
             mean.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
 
@@ -418,6 +424,7 @@ class RunningEpoch:
             queue.slice.hand_in()
         turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
         turn.is_without_backward = self.watched > 1 and not self.had_backward
+        turn.had_gradients = bool(self.watched) or (False if self.had_bare else None)
         try:
             checks.check_attribution(came, scores.count_seen(), scores.count_strangers(), self.epoch)
         except MisalignedError as found:
@@ -447,7 +454,7 @@ class RunningEpoch:
         self.epoch, self.plan = epoch, None
         self.is_resumed = self.is_announced = self.is_plan_asked = False
         self.done_before = self.named = self.idle_passes = self.watched = 0
-        self.had_backward = False
+        self.had_backward = self.had_bare = False
         self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
 
     def to(self, device: torch.device) -> None:

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 from ..attribution.views import COPY, Copied
 from ..checks import as_int, check_count, is_number
 from ..dataset import Pruned
+from ..epoch.advice import unwrap
 from ..errors import InputError, StateError, message, warn
 from ..ranks.exchange import find
 
@@ -139,7 +140,7 @@ class Paced:
             for other in train_data.listeners.values():
                 if isinstance(other, Paced):
                     other._has_warned = True  # this may be a new phase, in which the others are not stepped
-        train_data.listeners[_unwrap(self.optimizer)] = self
+        train_data.listeners[unwrap(self.optimizer)] = self
         self._warn_if_scale_blind()
 
     def step(self) -> None:
@@ -148,7 +149,7 @@ class Paced:
         Raises:
             InputError: If the optimizer has a newer ``pace``, or the scheduler was stepped directly.
         """
-        if self.train_data.listeners.get(_unwrap(self.optimizer)) is not self:
+        if self.train_data.listeners.get(unwrap(self.optimizer)) is not self:
             remedy = "Each optimizer has one: step the latest."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         if _count_steps(self.scheduler) != self._stepped:
@@ -233,7 +234,7 @@ class Paced:
 
     def _take_over(self) -> None:
         """Go on with a scheduler that has been stepped before."""
-        older = self.train_data.listeners.get(_unwrap(self.optimizer))
+        older = self.train_data.listeners.get(unwrap(self.optimizer))
         if isinstance(older, Paced) and older._drives(self.scheduler, self.steps_per_epoch):
             self._count = older._count
             self._first_rates = [*older._first_rates, *self._first_rates[len(older._first_rates) :]]  # groups added
@@ -327,7 +328,7 @@ class Paced:
         return ""
 
     def _warn_if_scale_blind(self) -> None:
-        data, optimizer = self.train_data, type(_unwrap(self.optimizer))
+        data, optimizer = self.train_data, type(unwrap(self.optimizer))
         is_blind = not SCALE_BLIND.isdisjoint(kind.__name__ for kind in optimizer.__mro__)
         if data.compensate == "loss" and data.method.unbiased and is_blind:
             warn(
@@ -396,8 +397,3 @@ def _are_rates(found: Any, count: int) -> bool:
 def _is_count(found: Any, least: int) -> bool:
     number = as_int(found)
     return number is not None and number >= least
-
-
-def _unwrap(optimizer: Optimizer) -> Any:
-    """Return the optimizer inside Accelerate's wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)
