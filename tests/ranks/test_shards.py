@@ -59,7 +59,7 @@ def stats_of(part: ShardedScores) -> ShardStats:
 
 
 def walked(book: ShardedScores, seed: int = 0, epoch: int = 1) -> Tensor:
-    return torch.cat(list(book.walk(seed, epoch)))
+    return torch.cat(list(book.shuffled_samples(seed, epoch)))
 
 
 # ---- thresholds ----------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Counted(Queue):
         self._left_behind = is_reused and isinstance(last, Counted) and last._was_left_waiting(epoch)
         self.is_superseded = False
         self.is_closed = False
-        self._is_walked = False
+        self._is_handed_out = False
         self._chunk: list[int] = []
         self._hand: Iterator[int] = iter(())
         self._behind = 0
@@ -97,7 +97,7 @@ class Counted(Queue):
                 yield self._hand
                 if self.is_superseded:
                     raise MisalignedError(STEPPED)
-            self._is_walked = True
+            self._is_handed_out = True
         finally:
             self.is_closed = True
 
@@ -221,16 +221,16 @@ class Counted(Queue):
         """
         came = self.handed // self.batch_size - self.loader.lead if self.handed < self.size else None
         is_waiting = not self.is_finished and (came is None or came * self.batch_size > self.taken)
-        is_first_look = epoch == self.epoch and self.taken == 0 and (came == 1 or self._batches(self.total) == 1)
-        return is_waiting and not is_first_look
+        is_first_peek = epoch == self.epoch and self.taken == 0 and (came == 1 or self._batches(self.total) == 1)
+        return is_waiting and not is_first_peek
 
     # ---- ends --------------------------------------------------------------------------------------------
 
     @property
     def is_exhausted(self) -> bool:
-        if self.loader.workers:  # a look at the only batch does not count
+        if self.loader.workers:  # a peek at the only batch does not count
             return 1 < self._batches(self.total) <= (self._count_delivered() or 0)
-        return self._is_walked and self.size > self.batch_size
+        return self._is_handed_out and self.size > self.batch_size
 
     @property
     def may_be_exhausted(self) -> bool:
@@ -250,8 +250,8 @@ class Counted(Queue):
             return None
         batches, yielded = self._seen_at_update
         is_waiting = self._yielded() > yielded or self.taken < min(batches * self.batch_size, self.total)
-        is_look = self.taken == 0 and self._yielded() == 1
-        return Rival(self.loader.ref, self.front() if is_look else None, self._yielded, is_waiting=is_waiting)
+        is_peek = self.taken == 0 and self._yielded() == 1
+        return Rival(self.loader.ref, self.front() if is_peek else None, self._yielded, is_waiting=is_waiting)
 
 
 def find_iterator() -> Any:

@@ -122,7 +122,7 @@ class Rival:
         self._count_yielded = count_yielded
         self._yielded = count_yielded() if count_yielded else 0
         self._first = first
-        """The samples of its first batch, if nothing but that one was looked at."""
+        """The samples of its first batch, if there was only a peek at that one."""
 
     @property
     def is_open(self) -> bool:
@@ -287,5 +287,5 @@ class Carried(Queue):
         """A step of an older iterator raises by itself, so only batches that wait already matter."""
         if not self.waiting:
             return None
-        is_look = not self.taken and len(self.waiting) == 1
-        return Rival(self._holder, self.front() if is_look else None)
+        is_peek = not self.taken and len(self.waiting) == 1
+        return Rival(self._holder, self.front() if is_peek else None)

@@ -13,7 +13,7 @@ from ..attribution.views import View
 from ..checks import check_range
 from ..errors import MisalignedError, message
 from ..methods.method import Method
-from ..ranks.exchange import Ranks, gather, take_share
+from ..ranks.exchange import Ranks, gather, take_slice
 from .scores import ScoreTable, merge_losses
 from .slice import UNSEEN
 
@@ -24,7 +24,7 @@ class HiddenPass:
     def __init__(self, table: ScoreTable, method: Method, ranks: Ranks, epoch: int) -> None:
         self._table, self._method, self._ranks, self._epoch = table, method, ranks, epoch
         self._all = (table.memory["held"] == 0).nonzero().squeeze(1)
-        self._mine = take_share(self._all, ranks)
+        self._mine = take_slice(self._all, ranks)
         table.fresh.fill_(UNSEEN)
 
     @property

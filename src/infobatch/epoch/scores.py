@@ -15,7 +15,7 @@ from ..methods.cuts import mean_score
 from ..methods.memory import Memory
 from ..methods.method import Method, Moment
 from ..plan import Compensation, Plan, PlanNumbers, estimate_noise, move
-from ..ranks.exchange import Ranks, gather, ghosts, take_share
+from ..ranks.exchange import Ranks, gather, ghosts, take_slice
 from ..state_checks import check_state
 from .slice import SKIPPED, TOO_LARGE, UNSEEN, Slice, Where
 
@@ -362,7 +362,7 @@ class TableSlice(Slice):
         self.remaining = remaining
         """The remaining samples of the plan, of all ranks together."""
         self.ranks = ranks
-        mine = take_share(remaining, ranks)
+        mine = take_slice(remaining, ranks)
         self.indices = mine if filler is None else torch.cat([mine, filler])
         self.size = self.indices.numel()
         self._table = table

@@ -1,4 +1,4 @@
-"""Ranks: which part of a plan each takes, and the one exchange per epoch.
+"""Ranks: which slice of a plan each takes, and the one exchange per epoch.
 
 Every rank draws the same plan from the same scores. Rank r of W takes its entries r, r+W, r+2W, ...; so after s samples
 on each rank exactly the first s*W entries are done, for any W. In this order the losses of an epoch need no indices
@@ -66,8 +66,8 @@ def find(group: Any = None) -> Ranks:
     return Ranks(rank, dist.get_world_size(group), group)
 
 
-def take_share(indices: Tensor, ranks: Ranks) -> Tensor:
-    """Return this rank's part of a plan, equally long on all ranks.
+def take_slice(indices: Tensor, ranks: Ranks) -> Tensor:
+    """Return this rank's slice of a plan, equally long on all ranks.
 
     If the plan does not divide evenly, the last ranks get a ghost: the plan's first sample again. It belongs to rank 0,
     so here its weight is 0 and its loss is dropped; every sample is trained once, with its own weight.

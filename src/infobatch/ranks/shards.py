@@ -88,7 +88,7 @@ class ShardedScores(Scores):
         self.elsewhere_count.zero_()
 
     def open_slice(self, plan: ShardPlan, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> ShardSlice:
-        del resumed  # what has a loss is never walked again
+        del resumed  # what has a loss is not yielded again
         is_single = ranks.world > 1 and no_single > 0 and max(self.rows) % no_single == 1
         return ShardSlice(plan.epoch, self, seed, has_filler=is_single)
 
@@ -152,9 +152,9 @@ class ShardedScores(Scores):
             self._rows = [row[0] for row in gather_rows(self.ranks, [int(torch.count_nonzero(self._to_come()))])]
         return self._rows
 
-    def walk(self, seed: int, epoch: int) -> Iterator[Tensor]:
+    def shuffled_samples(self, seed: int, epoch: int) -> Iterator[Tensor]:
         """Yield this rank's samples of the plan that have no loss yet, in random order, chunk by chunk."""
-        to_come = self._to_come().cpu()  # frozen: losses arrive during the walk
+        to_come = self._to_come().cpu()  # frozen: losses arrive meanwhile
         key = shard_generator(seed, epoch, self.ranks.rank, torch.device("cpu")).initial_seed()
         for block in blocks(self.count, key):
             yield self._spread.sample(block[to_come[block]] + self.start)
@@ -243,7 +243,7 @@ class ShardSlice(Slice):
         self._ghosts_seen = 0
 
     def chunks(self, oldest_needed: Callable[[], int]) -> Iterator[Tensor]:
-        for chunk in self._scores.walk(self._seed, self._epoch):
+        for chunk in self._scores.shuffled_samples(self._seed, self._epoch):
             if chunk.numel():
                 yield self._remember(chunk, oldest_needed())
         if self.ghost_count:

@@ -127,7 +127,7 @@ def test_a_destroyed_group() -> None:
 @pytest.mark.parametrize("count", range(1, 14))
 def test_shares_are_even_and_cover_once(count: int, world: int) -> None:
     plan = torch.randperm(100)[:count]
-    shares = [distributed.take_share(plan, distributed.Ranks(rank, world)) for rank in range(world)]
+    shares = [distributed.take_slice(plan, distributed.Ranks(rank, world)) for rank in range(world)]
     assert len({len(mine) for mine in shares}) == 1
     whole = torch.stack(shares, 1).flatten()
     assert torch.equal(whole[:count], plan)
