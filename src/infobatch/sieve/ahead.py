@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -48,34 +47,41 @@ def _walk(sieve: Sieve, source: Any, move: Callable[[Any], Any]) -> Iterator[tup
     upcoming: tuple[Any, Passed, Any] | None = None
     try:
         while True:
+            sieve._check_answered()
             try:
                 raw = next(source)
             except StopIteration:
                 return
             batch, passed, event = _look(sieve, move(raw)) if upcoming is None else upcoming
-            upcoming = sieve._ahead = None
-            with contextlib.suppress(StopIteration):
-                upcoming = _look(sieve, move(source.peek()))
-            if upcoming is not None:
+            try:
+                following = source.peek()
+            except StopIteration:
+                upcoming = sieve._ahead = None
+            else:
+                upcoming = _look(sieve, move(following))
                 sieve._ahead = upcoming[1]
             if event is not None:
                 _hand_over(passed, event)
-            is_several = isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields")
-            yield sieve._deliver(batch, passed, is_one=not is_several)
+            yield sieve._deliver(batch, passed, are_parts=_are_parts(batch))
     finally:
-        sieve._ahead = None
+        if upcoming is not None and sieve._ahead is upcoming[1]:  # not that of another loop
+            sieve._ahead = None
+
+
+def _are_parts(batch: Any) -> bool:
+    return isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields")
 
 
 def _look(sieve: Sieve, batch: Any) -> tuple[Any, Passed, Any]:
     """Look at a batch on the sieve's own stream; return the event after which the result may be read."""
-    device = device_of(batch)
+    device, are_parts = device_of(batch), _are_parts(batch)
     if device.type != "cuda":
-        return batch, sieve._examine(batch), None
+        return batch, sieve._examine(batch, are_parts=are_parts), None
     if sieve._stream is None:
         sieve._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     sieve._stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(sieve._stream):
-        passed = sieve._examine(batch)
+        passed = sieve._examine(batch, are_parts=are_parts)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
     return batch, passed, event

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import MisalignedError, message
+from ..checks import describe
+from ..errors import InputError, message
 from .sieve_state import DAMAGED, check_fields, check_measured
 
 
@@ -110,12 +111,16 @@ class Measured:
         del progress
         if step % self.every:
             return Decision(self.share)
-        if step:
+        if self._pending is not None:  # None where the losses of that batch never came: then the share stays
             self._take()
         return Decision(1.0, is_measured=True)
 
     def observe(self, order: Tensor, losses: Tensor) -> None:
-        carried = measure(self.mass(losses.detach().float())[order], self.sizes)
+        mass = self.mass(losses.detach().float())
+        if not isinstance(mass, Tensor) or mass.shape != losses.shape:
+            expected = f"mass(losses) to return one number per row, shape {list(losses.shape)}"
+            raise InputError(message(expected, describe(mass), "For squared errors pass mass=torch.sqrt."))
+        carried = measure(mass[order], self.sizes)
         self._pending = carried.to("cpu", non_blocking=True)
         if carried.device.type == "cuda":
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -133,15 +138,6 @@ class Measured:
 
     def _take(self) -> None:
         """Let the last measurement decide about the batches up to the next one."""
-        if self._pending is None:
-            raise MisalignedError(
-                message(
-                    f"the model's losses of the batch {self.every} batches ago, from which the share to keep follows",
-                    "none",
-                    "Pass the losses of every batch to sieve.reduce or sieve.expand, or choose a method with a fixed "
-                    "share, such as infobatch.sieve.hardest(keep=0.5).",
-                )
-            )
         latest, self._pending = self._read(), None
         old = self.carried or latest
         self.carried = [self.inertia * one + (1 - self.inertia) * other for one, other in zip(old, latest, strict=True)]
@@ -164,11 +160,9 @@ def measure(mass: Tensor, sizes: Sequence[float]) -> Tensor:
     tensor([0.7500, 0.8750])
     """
     mass = torch.where(mass.isfinite(), mass, 0)
-    sums = mass.cumsum(0)
-    last = [count_kept(size, len(mass)) - 1 for size in sizes]
-    return torch.stack(
-        [torch.where(sums[-1] > 0, sums[at] / sums[-1], size) for at, size in zip(last, sizes, strict=True)]
-    )
+    total = mass.sum()
+    first = [mass[: count_kept(size, len(mass))].sum() for size in sizes]
+    return torch.stack([torch.where(total > 0, sum_ / total, size) for sum_, size in zip(first, sizes, strict=True)])
 
 
 def count_kept(share: float, size: int) -> int:

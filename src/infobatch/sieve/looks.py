@@ -13,7 +13,7 @@ from ..checks import check_count, describe, is_count, is_number
 from ..dataset import Pruned
 from ..errors import InputError, message
 from ..methods.arguments import check_fraction
-from ..state_checks import refuse
+from ..state_checks import LARGEST, refuse
 from .cost import STEP, count_flops_of, net_of
 from .rows import tensors_of
 from .sieve_state import DAMAGED, REBUILD, check_fields, check_optimizer, check_weights
@@ -396,16 +396,27 @@ def check_memory(train_data: Any, column: str | None) -> None:
         raise InputError(message(expected, repr(column), remedy))
 
 
-def check_losses(losses: Any) -> None:
-    """Check that a look returned floating-point losses of shape [batch]."""
-    is_losses = isinstance(losses, Tensor) and losses.ndim == 1 and losses.is_floating_point()
-    if not is_losses:
-        expected = "a look that returns one floating-point loss per row, shape [batch]"
+def check_losses(losses: Any, *, by_token: bool = False) -> int:
+    """Check that a look returned floating-point losses of shape [batch], or [batch, ...] per token; count the rows."""
+    is_shaped = isinstance(losses, Tensor) and (losses.ndim > 1 if by_token else losses.ndim == 1)
+    if not is_shaped or not losses.is_floating_point():
+        per, shape = ("token", "[batch, length]") if by_token else ("row", "[batch]")
+        expected = f"a look that returns one floating-point loss per {per}, shape {shape}"
         raise InputError(message(expected, describe(losses), UNREDUCED))
+    return len(losses)
+
+
+def check_valid(valid: Any, losses: Tensor | None) -> Tensor:
+    """Return which tokens count as a mask, after checking that it has the shape of the losses."""
+    expected = "valid(batch) as a mask of the tokens" if losses is None else f"a mask of shape {list(losses.shape)}"
+    if not isinstance(valid, Tensor) or valid.ndim < 2 or (losses is not None and valid.shape != losses.shape):
+        remedy = "The look returns one loss per token, in the shape of valid(batch)."
+        raise InputError(message(expected, describe(valid), remedy))
+    return valid != 0
 
 
 def check_counts(state: Any) -> None:
     check_fields(state, set(COUNTS), "the state of a look", REBUILD)
-    is_good = is_number(state["flops"]) and state["flops"] >= 0 and all(is_count(state[name], 0) for name in COUNTS[1:])
-    if not is_good:
+    are_counts = all(is_count(state[name], 0) and state[name] <= LARGEST for name in COUNTS[1:])
+    if not are_counts or not is_number(state["flops"]) or state["flops"] < 0:
         raise refuse("counts of rows and FLOPs of a look", "other values", DAMAGED)

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..checks import describe
 from ..errors import InputError, message
 
-ATOMS = (str, bytes, int, float, complex, bool, type(None))
+ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.Size, torch.dtype, torch.device)
 REMEDY = "Leave it out of the batch, or pass Sieve(..., select=your_function(batch, rows))."
-
-
-def count_rows(batch: Any) -> int:
-    """Return the number of rows of a batch: the first dimension of its first tensor.
-
-    >>> import torch
-    >>> count_rows({"ids": torch.zeros(4, 7), "labels": torch.zeros(4)})
-    4
-    """
-    for tensor in tensors_of(batch):
-        if tensor.ndim:
-            return len(tensor)
-    expected = "a batch with at least one tensor of shape [batch, ...]"
-    raise InputError(message(expected, describe(batch), REMEDY))
 
 
 def select_rows(batch: Any, rows: Tensor, size: int) -> Any:
@@ -38,75 +25,173 @@ def select_rows(batch: Any, rows: Tensor, size: int) -> Any:
     Numbers, texts and tensors without a dimension stay.
 
     Args:
-        batch: The batch.
+        batch: The batch. A list or tuple is read as its columns, as in ``[x, y]``, if all of them have ``size`` rows,
+            and as its rows otherwise.
         rows: The positions to keep, int64.
         size: The number of rows of the batch.
 
     Raises:
-        InputError: If a tensor has another number of rows, or an object is of a kind that cannot be told to have any.
+        InputError: If a tensor has another number of rows, an object is of a kind that cannot be told to have any, or a
+            list inside the batch can be read both as its rows and as columns.
 
     >>> import torch
     >>> select_rows({"x": torch.arange(3), "name": ["a", "b", "c"], "scale": 2.0}, torch.tensor([0, 2]), 3)
     {'x': tensor([0, 2]), 'name': ['a', 'c'], 'scale': 2.0}
     """
-    if isinstance(batch, Tensor):
-        return _select_tensor(batch, rows, size)
-    if isinstance(batch, ATOMS):
-        return batch
-    if isinstance(batch, Mapping):
-        return _rebuild(batch, {key: select_rows(value, rows, size) for key, value in batch.items()})
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = [field.name for field in dataclasses.fields(batch) if field.init]
-        return dataclasses.replace(batch, **{name: select_rows(getattr(batch, name), rows, size) for name in fields})
-    if isinstance(batch, (list, tuple)):
-        if _is_list_of_rows(batch, size):
-            kept = [batch[row] for row in rows.tolist()]
-        else:
-            kept = [select_rows(value, rows, size) for value in batch]
-        return type(batch)(*kept) if hasattr(batch, "_fields") else type(batch)(kept)
-    raise InputError(message("a batch of tensors, lists and dicts", f"a {type(batch).__name__} in it", REMEDY))
+    if _is_list(batch) and (len(batch) != size or _has_columns(batch, size)):
+        return type(batch)(select_column(value, rows, size) for value in batch)
+    return select_column(batch, rows, size)
 
 
-def _select_tensor(tensor: Tensor, rows: Tensor, size: int) -> Tensor:
-    if tensor.ndim == 0:
-        return tensor
-    if len(tensor) != size:
-        expected, got = f"{size} rows in every tensor of the batch, as many as the look has losses", describe(tensor)
-        raise InputError(message(expected, got, REMEDY))
-    return tensor.index_select(0, rows if rows.device == tensor.device else rows.to(tensor.device))
+def select_column(column: Any, rows: Tensor, size: int) -> Any:
+    """Return a part of a batch with some of its rows: as ``select_rows``, but a list must be the one or the other."""
+    if isinstance(column, Tensor):
+        return _select_tensor(column, rows, size)
+    if isinstance(column, ATOMS):
+        return column
+    if _is_list(column) and len(column) == size:
+        if _has_columns(column, size):
+            got = f"a {type(column).__name__} of {size} with {size} rows each, which may be its rows or columns"
+            remedy = "Pass Sieve(..., select=your_function(batch, rows))."
+            raise InputError(message("a list that holds one object per row", got, remedy))
+        return type(column)(column[row] for row in rows.tolist())
+    members = _members(column)
+    return _rebuild(column, {name: select_column(value, rows, size) for name, value in members.items()})
 
 
-def _is_list_of_rows(values: Sequence[Any], size: int) -> bool:
-    """Whether a list holds one object per row. A list whose tensors all have ``size`` rows holds columns instead."""
-    if len(values) != size or hasattr(values, "_fields"):
-        return False
-    inside = [tensor for tensor in tensors_of(values) if tensor.ndim]
-    return not inside or any(len(tensor) != size for tensor in inside)
+def count_rows(batch: Any, *, are_parts: bool = False) -> int:
+    """Return the number of rows of a batch.
+
+    Args:
+        batch: The batch.
+        are_parts: Whether it is a tuple of parts, as in ``sieve(x, y)``, which is not to be read as rows.
+
+    >>> import torch
+    >>> count_rows({"ids": torch.zeros(4, 7), "labels": torch.zeros(4)})
+    4
+    """
+    counts = possible_counts(batch, are_parts=True)
+    if not counts and _is_list(batch) and not are_parts:
+        return len(batch)
+    if len(counts) != 1:
+        expected = "a batch whose parts have the same number of rows"
+        remedy = f"Give it a tensor of shape [batch, ...], such as labels. {REMEDY}"
+        raise InputError(message(expected, _show_counts(batch), remedy))
+    return counts.pop()
+
+
+def possible_counts(batch: Any, *, are_parts: bool = False) -> set[int]:
+    """Return the numbers of rows that a batch may be read to have; none if its parts disagree or nothing tells."""
+    parts = batch if _is_list(batch) else [batch]
+    found = _agreed(map(_counts, parts))
+    if found is None:  # then lists of texts or numbers tell
+        found = set(_lengths(parts))
+    return found | {len(batch)} if _is_list(batch) and not are_parts else found
+
+
+def check_rows(batch: Any, size: int, *, are_parts: bool) -> None:
+    """Check that all parts of a batch have as many rows as the look has losses, so that rows can be selected."""
+    if size not in possible_counts(batch, are_parts=are_parts):
+        expected = f"{size} rows in every part of the batch, as many as the look has losses"
+        raise InputError(message(expected, _show_counts(batch), REMEDY))
 
 
 def tensors_of(batch: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
+    elif isinstance(batch, (Mapping, list, tuple)) or _is_dataclass(batch):
+        for value in _members(batch).values():
             yield from tensors_of(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from tensors_of(value)
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        for field in dataclasses.fields(batch):
-            yield from tensors_of(getattr(batch, field.name))
 
 
-def _rebuild(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same kind, such as Hugging Face's BatchEncoding, with other values."""
-    if type(mapping) is dict:
-        return items
-    try:
-        rebuilt = copy.copy(mapping)
-        for key, value in items.items():
-            rebuilt[key] = value  # type: ignore[index]
-    except TypeError as error:
-        raise InputError(message("a dict that can be changed", type(mapping).__name__, REMEDY)) from error
-    return rebuilt
+# ---- structure -------------------------------------------------------------------------------------------------
+
+
+def _is_list(value: Any) -> bool:
+    """Whether this is a plain list or tuple, which may hold rows as well as columns."""
+    return isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and not isinstance(value, torch.Size)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _members(value: Any) -> dict[Any, Any]:
+    """Return the parts of an object by name or place."""
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if _is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    raise InputError(message("a batch of tensors, lists and dicts", f"a {type(value).__name__} in it", REMEDY))
+
+
+def _rebuild(value: Any, members: dict[Any, Any]) -> Any:
+    """Return an object of the same kind, such as Hugging Face's BatchEncoding, with other parts."""
+    if type(value) is dict:
+        return members
+    if isinstance(value, Mapping):
+        try:
+            rebuilt = copy.copy(value)
+            for key, member in members.items():
+                rebuilt[key] = member  # type: ignore[index]
+        except TypeError as error:
+            raise InputError(message("a dict that can be changed", type(value).__name__, REMEDY)) from error
+        return rebuilt
+    if isinstance(value, (list, tuple)):
+        return type(value)(*members.values()) if hasattr(value, "_fields") else type(value)(members.values())
+    return dataclasses.replace(value, **members)
+
+
+# ---- the number of rows ----------------------------------------------------------------------------------------
+
+
+def _select_tensor(tensor: Tensor, rows: Tensor, size: int) -> Tensor:
+    if tensor.ndim == 0:
+        return tensor
+    if len(tensor) != size:
+        raise InputError(message(f"{size} rows in every tensor of the batch", describe(tensor), REMEDY))
+    return tensor.index_select(0, rows if rows.device == tensor.device else rows.to(tensor.device))
+
+
+def _has_columns(values: Any, size: int) -> bool:
+    """Whether what is in a list may be columns: all of it has ``size`` rows."""
+    lengths = list(_lengths(values))
+    return bool(lengths) and all(length == size for length in lengths)
+
+
+def _lengths(values: Any) -> Iterator[int]:
+    """Yield the lengths of all tensors, and of all lists of texts or numbers, in a list."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.ndim:
+                yield len(value)
+        elif _is_list(value) and all(isinstance(one, ATOMS) for one in value):
+            yield len(value)
+        elif isinstance(value, (Mapping, list, tuple)) or _is_dataclass(value):
+            yield from _lengths(_members(value).values())
+
+
+def _counts(value: Any) -> set[int] | None:
+    """Return the numbers of rows that a part of a batch may have by its tensors; None if it has none."""
+    if isinstance(value, Tensor):
+        return {len(value)} if value.ndim else None
+    if isinstance(value, ATOMS):
+        return None
+    if _is_list(value) and not all(isinstance(one, (Tensor, Mapping, list, tuple, *ATOMS)) for one in value):
+        return {len(value)}  # of objects that have no rows
+    inner = _agreed(map(_counts, _members(value).values()))
+    return inner if inner is None or not _is_list(value) else inner | {len(value)}
+
+
+def _agreed(counts: Iterable[set[int] | None]) -> set[int] | None:
+    """Return the numbers that are in all sets; None if there is no set."""
+    told = [one for one in counts if one is not None]
+    return set.intersection(*told) if told else None
+
+
+def _show_counts(batch: Any) -> str:
+    lengths = [*dict.fromkeys(_lengths([batch]))]
+    return f"{describe(batch)} with {', '.join(map(str, lengths[:8]))} rows" if lengths else describe(batch)

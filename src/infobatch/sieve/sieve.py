@@ -13,17 +13,18 @@ from ..checks import check_count, describe
 from ..errors import InputError, MisalignedError, message
 from ..plan import generator_for
 from .ahead import look_ahead
-from .amount import count_kept
+from .amount import Decision, count_kept
 from .cost import SieveSummary
-from .looks import Called, Look, check_losses, device_of
+from .looks import Called, Look, check_losses, check_valid, device_of
 from .methods import adaptive
 from .passed import Passed
-from .rows import count_rows, select_rows
+from .rows import check_rows, count_rows, select_column, select_rows, tensors_of
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
 from .sieve_state import FORMAT, REBUILD, check_fields, check_sieve_state, load_passed, save_passed
-from .undisturbed import kept_random_state, not_compiled
+from .undisturbed import kept_random_state, not_compiled, uncached_autocast
 
+LOOKING = 0x100C  # so that what a look draws has nothing in common with the choice of rows
 ONE_LOSS = 'Compute them from the batch that the sieve returned, with reduction="none".'
 
 
@@ -40,7 +41,7 @@ class Sieve:
             part of the run.
         seed: What is drawn by lot is a function of the losses, the number of the batch and this seed.
         select: For batches of a structure of your own: a function (batch, rows) that returns the same batch with these
-            rows only.
+            rows only. Where nothing looks at a batch, its first tensor tells the number of its rows.
 
     >>> import torch, infobatch
     >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
@@ -76,8 +77,13 @@ class Sieve:
         self._step = self._rows = self._kept = 0
         self._not_finite: Tensor | int = 0
         self._passed: Passed | None = None
+        """The batch that was passed on last."""
+        self._has_losses = False
+        """Whether losses have ever come back."""
         self._ahead: Passed | None = None
         """What was decided about the batch that comes next, while the sieve looks one batch ahead."""
+        self._resumed: Passed | None = None
+        """The same, in the run that was saved."""
         self._stream: Any = None
         """The CUDA stream on which the sieve looks ahead."""
 
@@ -96,8 +102,12 @@ class Sieve:
         Raises:
             InputError: If the look does not return one loss per row, or parts of the batch differ in rows.
         """
-        whole, is_one = (batch[0], True) if len(batch) == 1 else (batch, False)
-        return self._deliver(whole, self._examine(whole), is_one=is_one)
+        if not batch:
+            raise InputError(message("a batch", "no argument", "Call sieve(x, y) or sieve(batch)."))
+        self._check_answered()
+        are_parts = len(batch) > 1
+        whole = batch if are_parts else batch[0]
+        return self._deliver(whole, self._examine(whole, are_parts=are_parts), are_parts=are_parts)
 
     def ahead(self, loader: Iterable[Any], move: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, ...]]:
         """Iterate over a loader, and look one batch ahead: on a GPU the look runs beside the training step.
@@ -125,6 +135,8 @@ class Sieve:
 
         So a step is as large as one on the whole batch whose other rows have no gradient, and nothing grows. With
         weights 1/chance its expectation is the mean loss of the whole batch.
+
+        It may be called again for the same batch, as by optimizers that evaluate each batch more than once.
 
         Args:
             losses: The losses of the rows passed on, shape [rows], from the model that trains.
@@ -166,6 +178,7 @@ class Sieve:
             model_flops: FLOPs of the model's forward pass per row, from ``infobatch.sieve.count_flops(model, x)``;
                 unknown to the sieve, except with ``Own`` as its look.
         """
+        self._join_stream()
         looking = 0.0 if self.look is None else self.look.spent()
         if model_flops is None and self.look is not None:
             model_flops = self.look.model_flops()
@@ -179,8 +192,7 @@ class Sieve:
 
         With several ranks each has its own proxy: save the state of each.
         """
-        if self._stream is not None:
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        self._join_stream()
         return {
             "format": FORMAT,
             "method": repr(self.method),
@@ -192,7 +204,7 @@ class Sieve:
             "not_finite": int(self._not_finite),
             "amount": self._amount.state_dict(),
             "look": {} if self.look is None else self.look.state_dict(),
-            "ahead": save_passed(self._ahead),
+            "ahead": save_passed(self._resumed if self._ahead is None else self._ahead),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,21 +221,16 @@ class Sieve:
             check_fields(state["look"], set(), "the state of a look", REBUILD)
         else:
             self.look.load_state_dict(state["look"])
-        self._amount, self._ahead, self._passed = amount, ahead, None
+        self._amount, self._resumed, self._ahead, self._passed = amount, ahead, None, None
         self._step, self._rows, self._kept = (state[name] for name in ("step", "rows", "kept"))
         self._not_finite = state["not_finite"]
 
     # ---- inside ------------------------------------------------------------------------------------------
 
-    def _examine(self, batch: Any) -> Passed:
-        """Look at a batch and decide what to pass on."""
-        if self._ahead is not None:  # decided before the training was saved
-            passed, self._ahead = self._ahead, None
-            if passed.size != count_rows(batch):
-                expected = f"the batch of {passed.size} rows that followed when the training was saved"
-                remedy = "Resume the loader where it was; save inside the loop."
-                raise MisalignedError(message(expected, f"one of {count_rows(batch)}", remedy))
-            return passed.to(device_of(batch))
+    def _examine(self, batch: Any, *, are_parts: bool) -> Passed:
+        """Look at a batch and decide what to pass on. After an error, nothing but a proxy has changed."""
+        if self._resumed is not None:
+            return self._resume(batch, are_parts)
         device = device_of(batch)
         is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if is_capturing and not self._amount.is_constant:
@@ -234,60 +241,121 @@ class Sieve:
         progress = None if self.num_steps is None else min(self._step / self.num_steps, 1.0)
         decision = self._amount.decide(self._step, progress)
         is_needed = decision.share < 1 or decision.is_measured
-        losses = None
-        if self.look is not None:
-            with torch.no_grad(), kept_random_state(device):
-                if is_capturing:  # a graph would repeat a step of the proxy at every replay
-                    losses = self.look.look(batch)
-                else:
-                    losses = self.look.visit(batch, self._step, progress, is_needed=is_needed)
-        generator = None if is_capturing else generator_for(self.seed, self._step, device)
+        losses = self._visit(batch, device, progress, is_needed=is_needed, is_capturing=is_capturing)
+        if not is_needed or losses is None:
+            size = self._count(batch, are_parts)
+            losses = torch.zeros(size, device=device) if is_needed else None  # the method needs no look
+        else:
+            size = check_losses(losses, by_token=self.method.valid_tokens is not None)
+        if not size:
+            raise InputError(message("a batch of at least one row", describe(batch), "Leave out an empty batch."))
+        if losses is not None and self._select is None:
+            check_rows(batch, size, are_parts=are_parts)
+        passed = self._decide(batch, size, losses, decision, device, is_capturing=is_capturing)
         self._step += 1
-        if not is_needed:
-            size = count_rows(batch)
-            return Passed(size, None, torch.ones(size, device=device))
-        if losses is None:  # the method needs no look
-            losses = torch.zeros(count_rows(batch), device=device)
-        losses = losses.detach() if isinstance(losses, Tensor) else losses
-        return self._decide(batch, losses, decision.share, decision.is_measured, generator)
+        return passed
 
-    def _decide(self, batch: Any, losses: Tensor, share: float, is_measured: bool, generator: Any) -> Passed:
+    def _resume(self, batch: Any, are_parts: bool) -> Passed:
+        """Return what was decided about this batch before the training was saved."""
+        passed, self._resumed = self._resumed, None
+        assert passed is not None
+        size = self._count(batch, are_parts)
+        if passed.size != size:
+            expected = f"the batch of {passed.size} rows that followed when the training was saved"
+            raise MisalignedError(
+                message(expected, f"one of {size}", "Resume the loader where it was; save inside the loop.")
+            )
+        return passed.to(device_of(batch))
+
+    def _count(self, batch: Any, are_parts: bool) -> int:
+        """Return the number of rows of a batch that was not looked at."""
+        if self._select is None:
+            return count_rows(batch, are_parts=are_parts)
+        return count_rows(next((one for one in tensors_of(batch) if one.ndim), None))
+
+    def _visit(
+        self, batch: Any, device: torch.device, progress: float | None, *, is_needed: bool, is_capturing: bool
+    ) -> Tensor | None:
+        """Let the look take a batch. What it draws follows from the seed and the step, and disturbs nothing."""
+        if self.look is None:
+            return None
+        seed = generator_for(self.seed ^ LOOKING, self._step, torch.device("cpu")).initial_seed()
+        with torch.no_grad(), uncached_autocast(), kept_random_state(device, seed):
+            if is_capturing:  # a graph would repeat a step of the proxy at every replay
+                losses: Any = self.look.look(batch) if is_needed else None
+            else:
+                losses = self.look.visit(batch, self._step, progress, is_needed=is_needed)
+        if is_needed and losses is None:
+            check_losses(losses, by_token=False)
+        return losses.detach() if isinstance(losses, Tensor) else losses
+
+    def _decide(
+        self, batch: Any, size: int, losses: Tensor | None, decision: Decision, device: torch.device, is_capturing: bool
+    ) -> Passed:
         """Choose the rows, or the tokens, by the losses of the look."""
-        valid = None if self.method.valid_tokens is None else self.method.valid_tokens(batch)
-        if valid is None:
-            check_losses(losses)
-        elif not isinstance(losses, Tensor) or losses.shape != valid.shape:
-            remedy = "The look returns one loss per token, in the shape of valid(batch)."
-            raise InputError(message(f"losses of shape {list(valid.shape)}", describe(losses), remedy))
+        valid = None if self.method.valid_tokens is None else check_valid(self.method.valid_tokens(batch), losses)
+        if losses is None:
+            weights = torch.ones(size, dtype=torch.float32, device=device) if valid is None else valid.float()
+            return Passed(size, None, weights, valid=valid)
         finite = losses.isfinite()
-        self._not_finite = self._not_finite + finite.numel() - finite.sum()
         ranked = torch.where(finite, losses, -torch.inf)
+        not_finite = finite.numel() - finite.sum()
         if valid is not None:
-            weights = choose_tokens(ranked, valid, share)
-            return Passed(len(losses), None, weights, losses, valid=valid)
-        size = len(losses)
+            passed = Passed(size, None, choose_tokens(ranked, valid, decision.share), losses, valid=valid)
+        else:
+            passed = self._choose(batch, ranked, losses, decision, is_capturing)
+        self._not_finite = self._not_finite + not_finite
+        return passed
+
+    def _choose(self, batch: Any, ranked: Tensor, losses: Tensor, decision: Decision, is_capturing: bool) -> Passed:
+        size, is_measured = len(losses), decision.is_measured
         own = None if self.look is None else self.look.model_losses(losses)
         if is_measured and own is not None:
             self._amount.observe(ranked.argsort(descending=True), own)
             is_measured = False
-        k = count_kept(share, size)
+        k = count_kept(decision.share, size)
         if k == size:
-            return Passed(size, None, torch.ones(size, device=losses.device), losses, is_measured)
+            weights = torch.ones(size, dtype=torch.float32, device=losses.device)
+            return Passed(size, None, weights, losses, is_measured)
+        generator = None if is_capturing else generator_for(self.seed, self._step, losses.device)
         choice = self._check_choice(self.method.rule(Seen(ranked, k, generator, batch)), k)
-        weights = torch.where(finite[choice.rows], choice.weights, 0.0)
+        weights = torch.where(ranked[choice.rows] > -torch.inf, choice.weights, 0.0)
         return Passed(size, choice.rows, weights, losses)
 
-    def _deliver(self, batch: Any, passed: Passed, *, is_one: bool) -> tuple[Any, ...]:
+    def _deliver(self, batch: Any, passed: Passed, *, are_parts: bool) -> tuple[Any, ...]:
         """Return the rows passed on, and remember them for the losses that come back."""
         if passed.rows is not None:
-            if self._select is not None:
-                batch = self._select(batch, passed.rows)
-            else:
-                batch = select_rows(batch, passed.rows, passed.size)
+            batch = self._select_rows(batch, passed.rows, passed.size, are_parts)
         self._passed = passed
         self._rows += passed.size
         self._kept += passed.size if passed.rows is None else len(passed.rows)
-        return (batch, passed.weights) if is_one else (*batch, passed.weights)
+        return (*batch, passed.weights) if are_parts else (batch, passed.weights)
+
+    def _select_rows(self, batch: Any, rows: Tensor, size: int, are_parts: bool) -> Any:
+        if self._select is None:
+            if are_parts:
+                return [select_column(part, rows, size) for part in batch]
+            return select_rows(batch, rows, size)
+        selected = self._select(batch, rows)
+        if are_parts and not (isinstance(selected, (list, tuple)) and len(selected) == len(batch)):
+            expected = f"from select(batch, rows) the {len(batch)} parts of the batch as a tuple"
+            raise InputError(message(expected, describe(selected), "Return the structure that it was given."))
+        return selected
+
+    def _check_answered(self) -> None:
+        """Check that losses come back, if the method follows from them. A batch may be skipped now and then."""
+        if self._passed is not None and self._passed.is_measured and not self._has_losses:
+            remedy = (
+                "Pass the losses of every batch to sieve.reduce or sieve.expand, or choose a method with a fixed "
+                "share, such as infobatch.sieve.hardest(keep=0.5)."
+            )
+            expected = "the model's losses of the batch before, from which the share to keep follows"
+            raise MisalignedError(message(expected, "none", remedy))
+
+    def _join_stream(self) -> None:
+        """Let the current stream wait for what the sieve does on its own."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
     def _take(self, losses: Tensor) -> Passed:
         """Return what the losses belong to, and let a measured batch be observed, once."""
@@ -299,20 +367,28 @@ class Sieve:
         if not isinstance(losses, Tensor) or losses.shape != passed.weights.shape or not losses.is_floating_point():
             expected = f"losses of shape {list(passed.weights.shape)}, one for each weight of the latest batch"
             raise InputError(message(expected, describe(losses), ONE_LOSS))
+        if passed.weights.device != losses.device:
+            passed = passed.to(losses.device)
+        self._has_losses = True
         if passed.is_measured:
             assert passed.losses is not None
             ranked = torch.where(passed.losses.isfinite(), passed.losses, -torch.inf)
             self._amount.observe(ranked.argsort(descending=True), losses.detach())
-            self._passed = passed.observed()
+            self._passed = passed = passed.observed()
         return passed
 
-    def _check_choice(self, choice: Choice, k: int) -> Choice:
-        rows, weights = choice
-        if rows.shape != (k,) or rows.dtype != torch.int64 or weights.shape != (k,):
-            expected = f"a rule that returns exactly {k} rows as int64 and their {k} weights"
-            got = f"{describe(rows)} and {describe(weights)}"
-            raise InputError(message(expected, got, "Return Choice(rows, weights); see infobatch.sieve.rules."))
-        return choice
+    def _check_choice(self, choice: Any, k: int) -> Choice:
+        rows, weights = choice if isinstance(choice, tuple) and len(choice) == 2 else (choice, None)
+        if (
+            isinstance(rows, Tensor)
+            and isinstance(weights, Tensor)
+            and rows.shape == weights.shape == (k,)
+            and rows.dtype == torch.int64
+        ):
+            return Choice(rows, weights)
+        expected = f"a rule that returns exactly {k} rows as int64 and their {k} weights"
+        got = f"{describe(rows)} and {describe(weights)}"
+        raise InputError(message(expected, got, "Return Choice(rows, weights); see infobatch.sieve.rules."))
 
 
 def _as_look(look: Any, method: SieveMethod) -> Look | None:

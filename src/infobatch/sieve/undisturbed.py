@@ -25,49 +25,77 @@ def undisturbed(net: nn.Module, device: torch.device) -> Iterator[None]:
     modes = [(module, module.training) for module in net.modules()]
     trained = [module for module, is_training in modes if is_training]
     norms = [module for module in trained if isinstance(module, _BatchNorm) and module.track_running_stats]
-    originals = [
+    synced = [module for module in trained if isinstance(module, nn.SyncBatchNorm)]
+    buffers = [
         (module, name, buffer)
         for module in trained
-        if not isinstance(module, _BatchNorm)
         for name, buffer in module._buffers.items()
-        if buffer is not None
+        if buffer is not None and (module in synced or not isinstance(module, _BatchNorm))
     ]
-    for norm in norms:
-        norm.track_running_stats = False  # then it neither reads nor writes its statistics, and nothing is copied
-    for module, name, buffer in originals:
-        module._buffers[name] = buffer.clone()
     try:
-        with torch.no_grad(), kept_random_state(device):
+        for norm in norms:
+            norm.track_running_stats = False  # then it neither reads nor writes its statistics, and nothing is copied
+        for module, name, buffer in buffers:
+            module._buffers[name] = None if module in synced else buffer.clone()
+        for module in synced:
+            module.training = False  # without statistics it still normalizes by its batch, but asks no other rank
+        with torch.no_grad(), kept_random_state(device), uncached_autocast():
             yield
     finally:
         for norm in norms:
             norm.track_running_stats = True
-        for module, name, buffer in originals:
+        for module, name, buffer in buffers:
             module._buffers[name] = buffer
         for module, is_training in modes:
             module.training = is_training
 
 
 @contextmanager
-def kept_random_state(device: torch.device) -> Iterator[None]:
-    """Restore torch's random states of the CPU and of this device afterwards. Inside a captured graph: do nothing."""
-    is_cuda = device.type == "cuda"
-    if is_cuda and torch.cuda.is_current_stream_capturing():  # a graph moves its random states by itself
+def kept_random_state(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Restore torch's random states of the CPU and of the GPU in use afterwards. Inside a captured graph: do nothing.
+
+    Args:
+        device: The device of the batch.
+        seed: Where to begin; None for the present states.
+    """
+    is_on_gpu = device.type == "cuda"
+    if not is_on_gpu and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        device, is_on_gpu = torch.device("cuda", torch.cuda.current_device()), True  # the network may be there
+    if is_on_gpu and torch.cuda.is_current_stream_capturing():  # a graph moves its random states by itself
         yield
         return
     on_cpu = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if is_cuda else None
+    on_gpu = torch.cuda.get_rng_state(device) if is_on_gpu else None
     try:
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        if seed is not None and is_on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
     finally:
         torch.set_rng_state(on_cpu)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
+
+@contextmanager
+def uncached_autocast() -> Iterator[None]:
+    """Let autocast cast weights anew: up to torch 2.9, a step would reuse those cast here, which have no gradient."""
+    is_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(is_enabled)
 
 
 def unwrap(net: nn.Module) -> nn.Module:
     """Return the network inside DistributedDataParallel, whose forward pass talks to other ranks."""
-    return net.module if isinstance(net, nn.parallel.DistributedDataParallel) else net
+    inner = getattr(net, "_orig_mod", net)  # of torch.compile
+    if isinstance(inner, nn.parallel.DistributedDataParallel):
+        return unwrap(inner.module)
+    return net
 
 
 def not_compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
