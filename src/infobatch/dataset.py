@@ -406,14 +406,14 @@ class Pruned(Owner):
         self._advice.check_schedulers(self._draw(), self.listeners)
         return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
 
-    def _announce(self, *, look: bool = True) -> None:
-        """Tell the listeners that an epoch begins; without a ``look`` no value is read, so no device waits."""
+    def _announce(self, *, may_read: bool = True) -> None:
+        """Tell the listeners that an epoch begins; without ``may_read`` no value is read, so no device waits."""
         epoch, plan = self._epoch, self._draw()
         for listener in self.listeners.values():
             listener.begin()
         epoch.is_announced = True
         self._advice.check_growth(plan)
-        if look and self.method.observes_hidden and not (epoch.done_before or epoch.done()):
+        if may_read and self.method.observes_hidden and not (epoch.done_before or epoch.done()):
             assert isinstance(self._scores, ScoreTable)
             self._advice.check_hidden(self._scores)
 
@@ -476,8 +476,7 @@ class Pruned(Owner):
         epoch.turn = None
         if turn.error is not None:
             raise turn.error
-        without, had = turn.is_without_backward, turn.had_gradients
-        self._advice.check_end(summary, self._scores, is_without_backward=without, had_gradients=had)
+        self._advice.check_end(summary, self._scores, turn.is_without_backward, turn.had_gradients)
 
     def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return the weights of samples that the caller names, and the factor on their mean."""
@@ -489,12 +488,12 @@ class Pruned(Owner):
             if epoch.last.epoch == epoch.epoch:
                 raise MisalignedError(BOTH)
         is_visible = not is_in_graph(indices)
-        look = is_visible and indices.device.type == "cpu"  # elsewhere the end of the epoch checks the values
-        if look:
+        may_read = is_visible and indices.device.type == "cpu"  # elsewhere the end of the epoch checks the values
+        if may_read:
             self._draw()
         if is_visible and not epoch.is_announced:  # no pass over the sampler has begun: these samples are from plan()
-            self._announce(look=look)
-        return epoch.note_named(indices, look=look)
+            self._announce(may_read=may_read)
+        return epoch.note_named(indices, may_read=may_read)
 
     def __repr__(self) -> str:
         done = self._epoch.epoch + self._epoch.is_finished()  # without closing it

@@ -27,3 +27,8 @@ def test_no_folder_is_crowded_and_no_name_is_used_twice() -> None:
     folders = [path.parent for path in names]
     assert max(folders.count(folder) for folder in set(folders)) <= 14
     assert len({path.name for path in names}) == len(names)
+
+
+def test_no_file_is_long() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in layers.PACKAGE.rglob("*.py")}
+    assert not {name: count for name, count in lines.items() if count > 500}

@@ -60,7 +60,7 @@ class Advice:
             )
 
     def check_end(
-        self, done: EpochSummary, scores: Scores, *, is_without_backward: bool, had_gradients: bool | None
+        self, done: EpochSummary, scores: Scores, is_without_backward: bool, had_gradients: bool | None
     ) -> None:
         """Warn about an epoch that has ended: no backward, a rising loss, losses that are not finite."""
         if is_without_backward:

@@ -26,7 +26,7 @@ BOTH = message("indices with every update of a pass or with none", "both", "Choo
 MEETINGS = itertools.count()
 """Numbers the trainings of this process, in the same order on all ranks."""
 MANY_IDLE = 3
-"""So many passes without an update cannot all be looks at a first batch."""
+"""So many passes without an update cannot all be peeks at a first batch."""
 
 
 class EpochListener(Protocol):
@@ -203,7 +203,7 @@ class RunningEpoch:
                     "Call update() in the loop; for passes that do not train use train_data.full().",
                 )
             )
-        self.idle_passes += 1  # or a look at the first batch: small data sets are fetched at once
+        self.idle_passes += 1  # or a peek at the first batch: small data sets are fetched at once
         self.all_idle_passes += 1
         if self.all_idle_passes == MANY_IDLE:
             warn(
@@ -288,12 +288,12 @@ class RunningEpoch:
         factor = self._batch_factor(queue, count)
         return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
-    def note_named(self, indices: Tensor, *, look: bool) -> tuple[Tensor, float | Tensor]:
+    def note_named(self, indices: Tensor, *, may_read: bool) -> tuple[Tensor, float | Tensor]:
         """Count samples that came with indices; return their weights and a factor on their mean.
 
-        Without a ``look`` no value is read, so no device waits, and a graph may hold all of it.
+        Without ``may_read`` no value is read, so no device waits, and a graph may hold all of it.
         """
-        if look:
+        if may_read:
             ghosts = None if self.queue is None else self.queue.slice.ghosts
             weights = checks.check_members(indices, self.scores, self.epoch, ghosts)
         elif is_in_graph(indices):
@@ -303,7 +303,7 @@ class RunningEpoch:
         else:
             self.named += indices.numel()
         factor = 1.0 if torch.compiler.is_compiling() else self._named_factor(indices)
-        return weights if look else self.scores.look_up(indices), factor
+        return weights if may_read else self.scores.look_up(indices), factor
 
     def is_short(self, count: int) -> bool:
         """Whether a batch of ``count`` samples is shorter than the others."""
@@ -432,7 +432,7 @@ class RunningEpoch:
         return turn
 
     def drop_plan(self) -> None:
-        """Drop the plan of an epoch that has not begun, to draw it again; a look at its first batch is void."""
+        """Drop the plan of an epoch that has not begun, to draw it again; a peek at its first batch is void."""
         queue, has_begun = self.queue, self.done() or self.done_before
         if has_begun or (queue is not None and queue.is_open):
             got = "one inside an epoch" if has_begun else "one with a loader's iterator open"

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from ..attribution.views import COPY, Copied
-from ..checks import as_int, check_count, is_number
+from ..checks import check_count, is_count, is_number
 from ..dataset import Pruned
 from ..epoch.advice import unwrap
 from ..errors import InputError, StateError, message, warn
@@ -102,15 +102,8 @@ class Paced:
 
     def __init__(self, scheduler: LRScheduler, train_data: Pruned, steps_per_epoch: int) -> None:
         _check(scheduler, train_data)
-        steps = as_int(steps_per_epoch)
-        if steps is None or steps < 1:
-            raise InputError(
-                message(
-                    "steps_per_epoch: how often a full epoch calls scheduler.step()",
-                    repr(steps_per_epoch),
-                    "With one step per batch pass infobatch.full_steps(train_data, batch_size); with one per epoch, 1.",
-                )
-            )
+        remedy = "With one step per batch pass infobatch.full_steps(train_data, batch_size); with one per epoch, 1."
+        steps = check_count("steps_per_epoch", steps_per_epoch, 1, remedy)
         self.scheduler = scheduler
         self.optimizer: Optimizer = scheduler.optimizer
         self.train_data = train_data
@@ -193,8 +186,8 @@ class Paced:
             or set(state) != FIELDS
             or not _are_rates(state["first_rates"], groups)
             or not _are_rates(state["rates"], groups)
-            or not _is_count(state["count"], 0)
-            or not _is_count(state["steps_per_epoch"], 1)
+            or not is_count(state["count"], 0)
+            or not is_count(state["steps_per_epoch"], 1)
             or not isinstance(state["scheduler"], dict)
         ):
             got = repr(sorted(state)) if isinstance(state, dict) else type(state).__name__
@@ -392,8 +385,3 @@ def _are_rates(found: Any, count: int) -> bool:
     if not isinstance(found, list) or len(found) != count:
         return False
     return all(is_number(rate.item() if isinstance(rate, Tensor) and rate.numel() == 1 else rate) for rate in found)
-
-
-def _is_count(found: Any, least: int) -> bool:
-    number = as_int(found)
-    return number is not None and number >= least
