@@ -237,7 +237,7 @@ class Pruned(Owner):
         assert isinstance(self._scores, ScoreTable)
         self._hidden = hidden = HiddenPass(self._scores, self.method, self._meet_ranks(), self._epoch.epoch)
         try:
-            yield from hidden.batches(self.dataset, batch_size, loader)
+            yield from hidden.batches(self.full(), batch_size, loader)
             not_finite = hidden.close()
             if self._summaries:
                 warn_not_finite(self._summaries[-1].epoch, not_finite, hidden.size, "observed after it ")
@@ -305,7 +305,7 @@ class Pruned(Owner):
 
     def full(self) -> FullView:
         """Return all samples, for passes that do not train: evaluation, or a pass that updates BatchNorm."""
-        return FullView(self.dataset, self.seed)
+        return FullView(self, self.seed)
 
     # ---- facts -------------------------------------------------------------------------------------------
 

@@ -78,9 +78,15 @@ class Doubled(infobatch.InfoBatch):
         return 2 * super().__getitem__(index)
 
 
+class DoubledAtOnce(infobatch.InfoBatch):
+    def __getitems__(self, indices: Any) -> Any:
+        return [2 * sample for sample in super().__getitems__(indices)]
+
+
+@pytest.mark.parametrize("kind", [Doubled, DoubledAtOnce])
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_subclass_decides_what_a_sample_is(ours: bool) -> None:
-    train_data = Doubled(list(range(8)), 3)
+def test_a_subclass_decides_what_a_sample_is(ours: bool, kind: type[infobatch.InfoBatch]) -> None:
+    train_data = kind(list(range(8)), 3)
     if ours:
         loader: Any = infobatch.DataLoader(train_data, batch_size=4)
     else:
@@ -91,8 +97,12 @@ def test_a_subclass_decides_what_a_sample_is(ours: bool) -> None:
         train_data.update(batch.float())
     assert sorted(came) == list(range(0, 16, 2))
     assert train_data.scores.tolist() == list(range(0, 16, 2))
-    with pytest.raises(infobatch.InputError, match="spawned"):
-        as_spawned(train_data)
+    everything = train_data.full()
+    (batch,) = torch.utils.data.DataLoader(everything, batch_size=8)
+    assert batch.tolist() == list(range(0, 16, 2))
+    for one in (train_data, everything):
+        with pytest.raises(infobatch.InputError, match="spawned"):
+            as_spawned(one)
 
 
 def test_only_the_view_travels_to_a_worker() -> None:

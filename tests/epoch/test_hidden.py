@@ -96,6 +96,19 @@ def test_each_loss_reaches_its_sample(after_hiding: infobatch.Pruned, loader: di
     assert torch.equal(after_hiding.scores, torch.arange(SIZE) / SIZE + torch.where(hidden, 20.0, 10.0))
 
 
+class Shifted(infobatch.Pruned):
+    def __getitem__(self, index: int) -> Any:
+        return tuple(part + SIZE for part in super().__getitem__(index))
+
+
+def test_a_subclass_decides_what_a_hidden_sample_is() -> None:
+    train = Shifted(TensorDataset(torch.arange(SIZE)), methods.kakurenbo(), 12)
+    epoch(train)
+    epoch(train, 10.0)
+    assert look(train, 20.0) == 18
+    assert torch.equal(train.scores[:18], torch.arange(18) / SIZE + 21.0)
+
+
 @pytest.mark.parametrize(
     "loader",
     [

@@ -36,15 +36,20 @@ class View(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def _source(self) -> Any:
+        """Return what yields the samples."""
+        return self.dataset
+
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[index]
+        return self._source()[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        many = getattr(self.dataset, "__getitems__", None)
+        source = self._source()
+        many = getattr(source, "__getitems__", None)
         if type(self).__getitem__ is not View.__getitem__:  # a subclass decides what a sample is
             samples: Any = [self[index] for index in indices]
         else:
-            samples = many(indices) if many else [self.dataset[index] for index in indices]
+            samples = many(indices) if many else [source[index] for index in indices]
         if type(samples) is not list:
             return samples  # a batch in its own format: leave it, and let the loader count
         fetched = Fetched(samples)
@@ -87,6 +92,11 @@ class Copied(View):
 class Owner(View):
     """A view with scores, of which there must be only one; the samples alone go to a loader's workers."""
 
+    @classmethod
+    def _decides_samples(cls) -> bool:
+        """Whether a subclass decides what a sample is, so that the wrapped data set alone does not tell."""
+        return cls.__getitem__ is not View.__getitem__ or cls.__getitems__ is not View.__getitems__
+
     def __deepcopy__(self, memo: Any) -> NoReturn:
         remedy = "Make a new one and load the state_dict() of this one."
         raise InputError(message("one owner of the scores", "a copy", remedy))
@@ -98,7 +108,7 @@ class Owner(View):
         if get_spawning_popen() is None:
             remedy = "Save its state_dict(), and load that into a new one around the same data."
             raise InputError(message("one owner of the scores", "a pickled copy", remedy))
-        if type(self).__getitem__ is not View.__getitem__:
+        if self._decides_samples():
             got = f"{type(self).__name__}, whose __getitem__ does not come with them"
             remedy = "Define it in the wrapped data set, or use forked workers."
             raise InputError(message("samples of the wrapped data set in spawned workers", got, remedy))
@@ -113,9 +123,14 @@ class FullView(View):
 
     OWN = View.OWN | {"sampler"}
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        super().__init__(dataset)
-        self.sampler: Sampler[int] = RandomSampler(dataset, generator=generator_for(seed, -1, torch.device("cpu")))
+    def __init__(self, owner: Owner, seed: int) -> None:
+        super().__init__(owner.dataset)
+        self._owner = owner if owner._decides_samples() else None
+        noise = generator_for(seed, -1, torch.device("cpu"))
+        self.sampler: Sampler[int] = RandomSampler(self.dataset, generator=noise)
+
+    def _source(self) -> Any:
+        return self.dataset if self._owner is None else self._owner
 
     def update(
         self,
@@ -131,4 +146,4 @@ class FullView(View):
         return loss.mean()
 
     def __reduce__(self) -> tuple[type[View], tuple[Any]]:
-        return View, (self.dataset,)  # for workers: the sampler stays here
+        return View, (self._source(),)  # for workers: the sampler stays here

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..attribution.views import View
+from ..attribution.views import FullView
 from ..checks import check_range
 from ..errors import MisalignedError, message
 from ..methods.method import Method
@@ -32,12 +32,12 @@ class HiddenPass:
         """The number of samples left out, on all ranks."""
         return self._all.numel()
 
-    def batches(self, dataset: Any, batch_size: int, loader: dict[str, Any]) -> Iterator[tuple[Any, Tensor]]:
+    def batches(self, view: FullView, batch_size: int, loader: dict[str, Any]) -> Iterator[tuple[Any, Tensor]]:
         """Yield the batches of this rank as pairs (batch, indices)."""
         mine = self._mine.cpu()
         if not mine.numel():
             return
-        batches = DataLoader(View(dataset), batch_size=batch_size, sampler=mine.tolist(), **loader)
+        batches = DataLoader(view, batch_size=batch_size, sampler=mine.tolist(), **loader)
         for batch, indices in zip(batches, torch.split(mine, batch_size), strict=True):
             yield batch, indices.to(self._table.device)
 
