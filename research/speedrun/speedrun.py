@@ -127,7 +127,8 @@ def load(job: Job, device: torch.device) -> Data:
     else:
         folder = Path(job.data, job.dataset)
         if not folder.is_dir():
-            sys.exit(f"no data under {folder}: expected {', '.join(f'{name}.npy' for name in NAMES)}; see --help")
+            expected = ", ".join(f"{name}.npy" for name in NAMES)
+            raise FileNotFoundError(f"no data under {folder}: expected {expected}; see --help")
         arrays = read(folder)
     return Data(hold_out(arrays, job.holdout) if job.holdout else arrays, device, getattr(torch, job.dtype))
 

@@ -286,7 +286,8 @@ def label(job: argparse.Namespace) -> str:
     if job.look == "own":
         return f"{method!r}, own"
     width = [] if job.proxy == [64, 128, 128] else [f"proxy {job.proxy[0]}"]
-    return ", ".join([repr(method), *width, *([] if job.every == 4 else [f"every {job.every}"])])
+    rest = [*([] if job.every == 4 else [f"every {job.every}"]), *([] if job.ahead else ["not ahead"])]
+    return ", ".join([repr(method), *width, *rest])
 
 
 def _wait(device: torch.device) -> None:

@@ -1,0 +1,248 @@
+"""The speedrun: what a budget buys, what all methods see, its queue, and its summary. With batches of 32 images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+FOLDER = Path(__file__).resolve().parents[2] / "research" / "speedrun"
+sys.path.insert(0, str(FOLDER))
+
+import data as images  # noqa: E402
+import nets  # noqa: E402
+import speedrun  # noqa: E402
+import summary  # noqa: E402
+import training  # noqa: E402
+
+SIZE = 32
+WHITEN = 2 * 12 * 24 * 31 * 31
+"""FLOPs of the fixed first layer, per image: it has no backward pass."""
+
+METHODS = [
+    "full",
+    "random_rows(keep=0.5)",
+    "hardest(keep=0.5)",
+    "lot(keep=0.7)",
+    "adaptive()",
+    "adaptive(threshold=0.4, every=2)",
+    "selective_backprop() own",
+    "below_mean(keep=0.6) own",
+    "small_loss(keep=0.8)",
+]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (images, nets, speedrun, training):
+        monkeypatch.setattr(module, "BATCH", SIZE)
+    limit = torch._dynamo.config.recompile_limit
+    yield
+    torch._dynamo.config.recompile_limit = limit
+
+
+@pytest.fixture(scope="module")
+def made() -> speedrun.Made:
+    return speedrun.Made(torch.device("cpu"))
+
+
+def job_of(method: str, *words: str) -> argparse.Namespace:
+    own = ["--look", "own"] if method.endswith(" own") else []
+    return speedrun.parser().parse_args(
+        ["--method", method.removesuffix(" own"), *own, "--proxy", "4", "6", "6", *words]
+    )
+
+
+def begin(made: speedrun.Made, job: argparse.Namespace, seed: int = 0) -> training.Run:
+    data = images.Data(images.make_up(10, 330), torch.device("cpu"), torch.float32)
+    model = made.learner(job, job.widths, 3, 10, "float32", speedrun.sizes_of(job))
+    needs_proxy = job.look == "proxy" and job.method not in ("full", "infobatch", "random_rows(keep=0.5)")
+    proxy = made.learner(job, job.proxy, 2, 10, "float32", {SIZE}) if needs_proxy else None
+    return training.Run(job, seed, data, model, proxy)
+
+
+def rows_trained(run: training.Run) -> int:
+    look = None if run.sieve is None else run.sieve.look
+    return run.kept + (0 if look is None else look._rows_trained)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_stops_when_its_budget_is_spent_on_flops_that_torch_counts_too(made: speedrun.Made, method: str) -> None:
+    run = begin(made, job_of(method, "--budget", "3"))
+    with FlopCounterMode(display=False) as counter:
+        run.train()
+    forward = run.flops / 3
+    look = None if run.sieve is None else run.sieve.look
+    of_look = 0.0 if look is None else look.spent() / (look._rows_looked + 3 * look._rows_trained)  # type: ignore[attr-defined]
+    counting = SIZE * of_look  # counting the FLOPs of a look takes one
+    assert counter.get_total_flops() - counting == pytest.approx(run.spent - 2 * WHITEN * rows_trained(run))
+
+    largest_step = SIZE * (run.flops + max(forward, 3 * of_look))
+    assert run.budget <= run.spent < run.budget + largest_step
+    assert run.spent / run.flops / len(run.data) == pytest.approx(3, abs=largest_step / run.flops / len(run.data))
+
+
+def test_infobatch_runs_for_its_epochs_and_counts_what_it_keeps(made: speedrun.Made) -> None:
+    run = begin(made, job_of("infobatch", "--epochs", "8"))
+    with FlopCounterMode(display=False) as counter:
+        run.train()
+    assert run.train_data is not None
+    assert [epoch.epoch for epoch in run.train_data.history] == list(range(8))
+    assert run.kept == sum(epoch.kept for epoch in run.train_data.history) < 8 * len(run.data)
+    assert counter.get_total_flops() == pytest.approx(run.spent - 2 * WHITEN * run.kept)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_methods_see_the_same_images(made: speedrun.Made, method: str) -> None:
+    run = begin(made, job_of(method, "--budget", "3"), seed=5)
+    all_rows = run.data.epochs(torch.Generator().manual_seed(5))
+    source = run.batches()
+    for _ in range(20):  # two epochs
+        x, y, indices = next(all_rows)
+        some_x, some_y, some, *_ = next(source)
+        at = [indices.tolist().index(one) for one in some.tolist()]
+        assert torch.equal(some_x, x[at])
+        assert torch.equal(some_y, y[at])
+        run.reduce(torch.rand(len(some_y)), some)  # which an adaptive method waits for
+
+
+def test_a_seed_decides_all_of_a_run_whatever_ran_before(made: speedrun.Made) -> None:
+    def weights(seed: int) -> list[torch.Tensor]:
+        run = begin(made, job_of("hardest(keep=0.5)", "--budget", "1"), seed)
+        run.warm_up()
+        run = begin(made, job_of("hardest(keep=0.5)", "--budget", "1"), seed)
+        run.train()
+        return [one.clone() for one in run.model.net.state_dict().values()]
+
+    first, other, again = weights(0), weights(1), weights(0)
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not all(torch.equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("method", ["selective_backprop() own", "selective_backprop()", "small_loss(keep=0.8)"])
+def test_methods_for_a_part_of_the_run_know_how_many_steps_it_has(made: speedrun.Made, method: str) -> None:
+    run = begin(made, job_of(method, "--budget", "6"))
+    run.train()
+    assert run.sieve is not None
+    assert run.sieve.num_steps is not None
+    assert abs(run.steps - run.sieve.num_steps) <= 1
+
+
+def lay_out(folder: Path, classes: int) -> None:
+    folder.mkdir(parents=True)
+    for name, array in images.make_up(classes, 330).items():
+        np.save(folder / f"{name}.npy", array.numpy())
+
+
+def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> list[dict[str, Any]]:
+    shared = ["--data", str(folder), "--records", str(folder / "records.jsonl"), "--no-compile", "--dtype", "float32"]
+    small = ["--widths", "6", "8", "8", "--proxy", "4", "6", "6", "--budget", "1"]
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", *shared, *small, *words])
+    with pytest.raises(SystemExit) as ended:
+        speedrun.main()
+    assert ended.value.code in (0, None), ended.value.code
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def test_a_queue_is_shared_and_leaves_out_what_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lay_out(tmp_path / "cifar10", 10)
+    lay_out(tmp_path / "mine", 7)
+    queue = tmp_path / "queue.txt"
+    queue.write_text("# a comment\n--seeds 0-1\n\n--method 'hardest(keep=0.5)' --dataset mine\n")
+    records = start(monkeypatch, tmp_path, "--jobs", str(queue))
+    assert [(one["dataset"], one["label"], one["seed"]) for one in records] == [
+        ("cifar10", "full", 0),
+        ("cifar10", "full", 1),
+        ("mine", "hardest(keep=0.5), proxy 4", 0),
+    ]
+    assert records == start(monkeypatch, tmp_path, "--jobs", str(queue))  # all are taken
+
+    for taken in tmp_path.glob("*.claim"):
+        taken.unlink()
+    queue.write_text(queue.read_text().replace("0-1", "0-2"))
+    assert [one["seed"] for one in start(monkeypatch, tmp_path, "--jobs", str(queue))[3:]] == [2]
+
+
+def test_two_processes_never_take_the_same_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    queue = tmp_path / "queue.txt"
+    queue.write_text("--seeds 0-3\n--seeds 0-2 --method 'adaptive()'\n")
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", "--jobs", str(queue), "--records", str(tmp_path / "none")])
+    one, other = (speedrun.runs(speedrun.parser().parse_args()) for _ in range(2))
+    taken = [next(process) for process in (one, other, other, one, other, one, one)]
+    assert sorted((job.method, seed) for job, seed in taken) == sorted(
+        [*(("full", seed) for seed in range(4)), *(("adaptive()", seed) for seed in range(3))]
+    )
+    assert not [*one, *other]
+
+
+def test_a_bad_line_is_seen_before_the_first_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    queue = tmp_path / "queue.txt"
+    queue.write_text("--seeds 0\n--method 'hardst(keep=0.5)'\n")
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", "--jobs", str(queue)])
+    with pytest.raises(ValueError, match=r"such as hardest\(keep=0.5\) of .*; got hardst"):
+        speedrun.main()
+
+
+def test_the_rest_of_a_queue_is_run_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay_out(tmp_path / "cifar10", 10)
+    queue = tmp_path / "queue.txt"
+    queue.write_text("--dataset absent\n--seeds 3\n")
+    words = ["--data", str(tmp_path), "--records", str(tmp_path / "records.jsonl"), "--jobs", str(queue)]
+    monkeypatch.setattr(
+        sys, "argv", ["speedrun.py", *words, "--budget", "0.5", "--no-compile", "--widths", "6", "8", "8"]
+    )
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        speedrun.main()
+    assert "no data under" in capsys.readouterr().err
+    assert [json.loads(line)["seed"] for line in (tmp_path / "records.jsonl").read_text().splitlines()] == [3]
+
+
+def test_every_line_of_the_queue_in_the_repository_can_be_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["speedrun.py"])
+    jobs = [job for _, job in speedrun.read_jobs(FOLDER / "queue.txt")]
+    assert {training.label(job) for job in jobs} >= {"full", "hardest(keep=0.5)", "infobatch, 37 epochs"}
+
+
+def record(label: str, seed: int, accuracy: float, cost: float, **extra: Any) -> dict[str, Any]:
+    same = {"dataset": "cifar10", "holdout": 0, "format": 2, "alone": False, "seconds": 9.0, "kept_share": 1.0}
+    return {**same, "label": label, "seed": seed, "accuracy": accuracy, "cost_epochs": cost, "budget": cost, **extra}
+
+
+def test_the_summary_pairs_seeds_at_equal_cost_and_with_the_longest_run() -> None:
+    records = [record("full", seed, accuracy, 36.4) for seed, accuracy in enumerate((96.0, 96.2, 96.1))]
+    records += [record("full", seed, accuracy, 24.0) for seed, accuracy in enumerate((95.6, 95.8, 95.9))]
+    records += [record("sieve", seed, accuracy, 24.3) for seed, accuracy in enumerate((96.0, 96.0, 96.0))]
+    records += [record("sieve", 0, 10.0, 24.3, alone=True, seconds=4.0), record("sieve", 1, 10.0, 30.0)]  # a repetition
+    lines = [line for line in summary.summarize(records, "accuracy") if line.split()[0] == "sieve"]
+    line, of_another_budget = lines
+    # t = 4.303 with two degrees of freedom: (0.4, 0.2, 0.1) and (0.0, -0.2, -0.1)
+    assert "equal cost +0.23 [-0.15, +0.61] n=3" in line
+    assert "longest -0.10 [-0.35, +0.15] n=3" in line
+    assert "4.0 s" in line
+    assert "equal cost" not in of_another_budget
+
+
+def test_records_of_the_first_script_are_read_and_kept_apart() -> None:
+    old = summary.read(sorted((FOLDER / "records").glob("*.jsonl")))
+    old = [one for one in old if "format" not in one]
+    assert len(old) == 24
+    new = [{**one, "format": 2, "accuracy_tta": one["accuracy_tta"] - 1} for one in old]
+    lines = summary.summarize([*old, *new], "accuracy_tta")
+    assert [line for line in lines if not line.startswith(" ")][2:] == [
+        "cifar10, first script",
+        "cifar10",
+        "cifar100, first script",
+        "cifar100",
+    ]
+    assert lines.count(next(line for line in lines if "equal cost +0.27 [-2.71, +3.26] n=2" in line)) == 1
+    assert sum("equal cost +0.27 [-2.71, +3.26] n=2" in line for line in lines) == 2
