@@ -100,3 +100,38 @@ def test_a_batch_sampler_that_does_not_tell_its_length() -> None:
     for (x,) in infobatch.DataLoader(train_data, batch_sampler=Pairs()):
         train_data.update(x)
     assert train_data.scores.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_sampler_that_drops_a_whole_epoch_is_refused(workers: int) -> None:
+    """Otherwise the epoch would count although nothing was trained; what is left of a resumed one may be dropped."""
+
+    class Whole(torch.utils.data.Sampler[list[int]]):
+        def __init__(self, train_data: infobatch.Pruned, size: int) -> None:
+            self.batches = torch.utils.data.BatchSampler(train_data.sampler, size, drop_last=False)
+
+        def __iter__(self) -> Iterator[list[int]]:
+            return (batch for batch in self.batches if len(batch) == self.batches.batch_size)
+
+    def run(size: int) -> tuple[infobatch.Pruned, Any]:
+        train_data = infobatch.InfoBatch(TensorDataset(torch.arange(8.0)), 3, delta=0.5)
+        return train_data, infobatch.DataLoader(train_data, batch_sampler=Whole(train_data, size), num_workers=workers)
+
+    train_data, loader = run(8)
+    for (x,) in loader:
+        train_data.update(x)
+    kept = train_data.plan().kept
+    assert kept < 8
+    for _ in range(2):
+        with pytest.raises(infobatch.InputError, match=rf"one batch in epoch 1.*{kept} samples"):
+            next(iter(loader))
+        assert train_data.epoch == 1
+    train_data, loader = run(5)
+    for (x,) in loader:
+        train_data.update(x)
+        state = train_data.state_dict()
+        break
+    resumed, loader = run(5)
+    resumed.load_state_dict(state)
+    assert list(loader) == []
+    assert resumed.epoch == 1

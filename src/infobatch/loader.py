@@ -238,7 +238,7 @@ class Delivery:
             self._fetch()
         if not self._fetched:
             if self._queue is not None:
-                self._queue.exhaust()
+                self._end(self._queue)
             raise StopIteration
         queue = self._queue
         if queue is None or queue is not self._data._epoch.last:
@@ -252,6 +252,18 @@ class Delivery:
         if not self._fetched:
             raise StopIteration
         return self._fetched[0][0]
+
+    def _end(self, queue: Carried) -> None:
+        """Note that there are no more batches; refuse an epoch that had none, which would train nothing."""
+        if not queue.delivered and not self._data._epoch.done_before:  # of a resumed epoch a rest may be dropped
+            raise InputError(
+                message(
+                    f"at least one batch in epoch {queue.epoch}",
+                    f"none from the batch sampler for {queue.size} samples to train on",
+                    "Let it keep a batch that is not full, or make smaller ones.",
+                )
+            )
+        queue.exhaust()
 
     def _fetch(self) -> None:
         try:
