@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 from infobatch import methods, variations
+from infobatch.state_checks import FORMAT
 
 Log = list[dict[str, Any]]
 
@@ -290,7 +291,7 @@ SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "nothing": lambda state: None,
     "a list": lambda state: [state],
     "a model": lambda state: {"weight": torch.ones(3)},
-    "newer format": put("format", 3),
+    "newer format": put("format", FORMAT + 1),
     "older than the first format": put("format", 0),
     "format as text": put("format", "1"),
     "format as truth": put("format", True),

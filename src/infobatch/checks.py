@@ -237,15 +237,15 @@ def check_members(indices: Tensor, table: WeightTable, epoch: int, ghosts: Tenso
     return weights
 
 
-def check_attribution(came: int, seen: int, strangers: int, epoch: int) -> None:
+def check_attribution(received: int, seen: int, strangers: int, epoch: int) -> None:
     """Check, before losses become scores, that each belongs to the plan and to one sample only."""
     if strangers:
         raise MisalignedError(describe_stranger(epoch))
-    if came != seen:
+    if received != seen:
         raise MisalignedError(
             message(
                 "at most one loss per sample and epoch",
-                f"{came} losses for {seen} samples in epoch {epoch}",
+                f"{received} losses for {seen} samples in epoch {epoch}",
                 "Some samples came twice: does a loader pad its last batch, or did one batch get two updates?",
             )
         )

@@ -40,7 +40,7 @@ def make_state(
         "num_epochs": num_epochs,
         "seed": seed,
         "epoch": running.epoch,
-        "usual_update": running.largest_here or running.usual_update,
+        "largest_update": running.largest_here or running.largest_before,
         "planned": scores.planned,
         "scores": copy_to_cpu(scores.scores),
         "memory": {name: copy_to_cpu(column) for name, column in scores.memory.items()},
@@ -65,7 +65,7 @@ def _save_running(running: RunningEpoch) -> tuple[int, State | None]:
 
 def restore(running: RunningEpoch, states: Sequence[State], compensate: Compensation) -> None:
     """Load states that ``Scores.check_states`` has accepted, into an epoch that stands at its start."""
-    running.usual_update, running.largest_here = states[0]["usual_update"], 0
+    running.largest_before, running.largest_here = states[0]["largest_update"], 0
     running.plan = running.scores.restore(states, compensate)
     if running.plan is not None:
         running.done_before, running.is_resumed = running.scores.count_seen(), True

@@ -17,8 +17,8 @@ from .epoch.slice import TOO_LARGE, UNSEEN
 from .errors import StateError, message, plural
 from .plan import EpochSummary
 
-FORMAT = 2
-COUNTS = ("seed", "epoch", "usual_update", "planned", "done")
+FORMAT = 3
+COUNTS = ("seed", "epoch", "largest_update", "planned", "done")
 DAMAGED = "It is damaged: load an older one."
 LARGEST = 2**63 - 1
 """The largest count that a tensor can hold. A seed may be larger."""

@@ -56,9 +56,8 @@ def made() -> speedrun.Made:
 
 def job_of(method: str, *words: str) -> argparse.Namespace:
     own = ["--look", "own"] if method.endswith(" own") else []
-    return speedrun.parser().parse_args(
-        ["--method", method.removesuffix(" own"), *own, "--proxy", "4", "6", "6", *words]
-    )
+    small = ["--widths", "6", "8", "8", "--proxy", "4", "6", "6"]
+    return speedrun.parser().parse_args(["--method", method.removesuffix(" own"), *own, *small, *words])
 
 
 def begin(made: speedrun.Made, job: argparse.Namespace, seed: int = 0) -> training.Run:

@@ -219,9 +219,9 @@ class Counted(Queue):
 
         Their counters start over, too, so only what was handed out tells how many batches came.
         """
-        came = self.handed // self.batch_size - self.loader.lead if self.handed < self.size else None
-        is_waiting = not self.is_finished and (came is None or came * self.batch_size > self.taken)
-        is_first_peek = epoch == self.epoch and self.taken == 0 and (came == 1 or self._batches(self.total) == 1)
+        delivered = self.handed // self.batch_size - self.loader.lead if self.handed < self.size else None
+        is_waiting = not self.is_finished and (delivered is None or delivered * self.batch_size > self.taken)
+        is_first_peek = epoch == self.epoch and self.taken == 0 and (delivered == 1 or self._batches(self.total) == 1)
         return is_waiting and not is_first_peek
 
     # ---- ends --------------------------------------------------------------------------------------------

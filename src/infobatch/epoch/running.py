@@ -87,7 +87,7 @@ class RunningEpoch:
         """Whether the beginning of the epoch was announced to schedulers."""
         self.largest_here = 0
         """The number of losses of the largest update in this epoch and process, all ranks together; 0 before it."""
-        self.usual_update = 0
+        self.largest_before = 0
         """The same of an earlier epoch, or of the process that was resumed."""
         self.latest: tuple[Tensor, float | Tensor] | None = None
         """The weights of the batch that was updated last, and the factor on its mean."""
@@ -308,7 +308,7 @@ class RunningEpoch:
     def is_short(self, count: int) -> bool:
         """Whether a batch of ``count`` samples is shorter than the others."""
         queue = self.queue
-        whole = queue.batch_size if queue is not None and queue.is_sized else self.largest_here or self.usual_update
+        whole = queue.batch_size if queue is not None and queue.is_sized else self.largest_here or self.largest_before
         return count < whole
 
     def latest_weights(self) -> Tensor:
@@ -340,12 +340,12 @@ class RunningEpoch:
         plan = self.plan
         if queue.is_sized and count == queue.batch_size < queue.size and plan is not None:
             return None if plan.kept == plan.size else 1.0  # as nearly always
-        size, usual = self._over_ranks(count), self._note_size(count)
+        size, whole = self._over_ranks(count), self._note_size(count)
         if self._is_whole(count):
             return None
         if queue.is_sized:
             return min(count / queue.batch_size, 1.0)
-        return min(size / usual, 1.0) if queue.is_finished else 1.0
+        return min(size / whole, 1.0) if queue.is_finished else 1.0
 
     def _named_factor(self, indices: Tensor) -> float | Tensor:
         """Return b/B for samples that came with indices, in whole batches or in parts of b samples together.
@@ -354,7 +354,7 @@ class RunningEpoch:
         batch.
         """
         count = indices.numel()
-        size, usual = self._over_ranks(count), self._note_size(count)
+        size, whole = self._over_ranks(count), self._note_size(count)
         queue = self.queue
         self.has_ghosts = queue is not None and queue.slice.ghost_count > 0
         if is_in_graph(indices):
@@ -367,10 +367,10 @@ class RunningEpoch:
             rest = queue.total % queue.batch_size
             return _factor_in_rest(queue, indices, rest) if 0 < count <= rest else 1.0
         if self.counts_on_device and indices.device.type != "cpu":
-            is_last = size < usual  # the device is not asked how many have come; graphs have full-sized updates
+            is_last = size < whole  # the device is not asked how many have come; graphs have full-sized updates
         else:
             is_last = self.is_finished()
-        return min(size / usual, 1.0) if is_last else 1.0
+        return min(size / whole, 1.0) if is_last else 1.0
 
     def _is_whole(self, count: int) -> bool:
         """Whether an update stays as without pruning: in a full epoch, or as the only one of its epoch."""
@@ -382,12 +382,12 @@ class RunningEpoch:
     def _note_size(self, count: int) -> int:
         """Take note of an update of ``count`` losses; return the size of a whole one, as far as updates show it."""
         size = self._over_ranks(count)
-        usual = self.largest_here or self.usual_update or size
+        whole = self.largest_here or self.largest_before or size
         is_sized = self.queue is not None and self.queue.is_sized  # then the loader says it
-        is_rest = size < usual and not self.counts_on_device and self.is_finished()  # it may be all a resumed run sees
+        is_rest = size < whole and not self.counts_on_device and self.is_finished()  # it may be all a resumed run sees
         if not is_sized and not is_rest:
             self.largest_here = max(self.largest_here, size)
-        return usual
+        return whole
 
     # ---- the end of an epoch -----------------------------------------------------------------------------
 
@@ -418,15 +418,15 @@ class RunningEpoch:
         """Check the losses of the epoch before they become scores."""
         plan, queue, scores = self.plan, self.queue, self.scores
         assert plan is not None
-        came = self.done_before + (0 if queue is None else queue.taken) + self.named + int(scores.named_count)
+        received = self.done_before + (0 if queue is None else queue.taken) + self.named + int(scores.named_count)
         if queue is not None:
-            came -= queue.slice.count_ghosts(queue.taken)
+            received -= queue.slice.count_ghosts(queue.taken)
             queue.slice.hand_in()
         turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
         turn.is_without_backward = self.watched > 1 and not self.had_backward
         turn.had_gradients = bool(self.watched) or (False if self.had_bare else None)
         try:
-            checks.check_attribution(came, scores.count_seen(), scores.count_strangers(), self.epoch)
+            checks.check_attribution(received, scores.count_seen(), scores.count_strangers(), self.epoch)
         except MisalignedError as found:
             turn.error = found
         return turn
@@ -455,7 +455,7 @@ class RunningEpoch:
         self.is_resumed = self.is_announced = self.is_plan_asked = False
         self.done_before = self.named = self.idle_passes = self.watched = 0
         self.had_backward = self.had_bare = False
-        self.usual_update, self.largest_here = self.largest_here or self.usual_update, 0
+        self.largest_before, self.largest_here = self.largest_here or self.largest_before, 0
 
     def to(self, device: torch.device) -> None:
         self.scores.to(device)

@@ -116,13 +116,13 @@ class Paced:
         self._calls = 0
         self._first_rates = self._rates()
         """The learning rates the scheduler began with, also if another process began it."""
-        self._stepped = begun = _count_steps(scheduler)
+        self._stepped = made = _count_steps(scheduler)
         """The scheduler's own count after the last step here."""
-        self._start = None if begun else copy.deepcopy(scheduler.state_dict())
+        self._start = None if made else copy.deepcopy(scheduler.state_dict())
         """The scheduler's state at its start; None if it had been stepped before."""
-        self._count = begun
+        self._count = made
         """The position in the data, in steps of full epochs: the scheduler's, plus those before it began."""
-        if begun:
+        if made:
             self._take_over()
         else:
             self._begin_here()
