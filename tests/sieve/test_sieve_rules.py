@@ -69,7 +69,7 @@ def test_exactly_k_different_rows_and_barred_ones_only_where_nothing_else_is_lef
     assert all(map(torch.equal, RULES[name](losses, k, seed), (rows, weights)))  # the seed decides, and nothing else
 
 
-@pytest.mark.parametrize("name", RULES.keys() - UNBIASED.keys())
+@pytest.mark.parametrize("name", [name for name in RULES if name not in UNBIASED])
 @given(given_losses=losses_and_k(largest=6))
 def test_without_the_promise_of_unbiased_weights_all_are_one(name: str, given_losses: tuple[Tensor, int]) -> None:
     assert RULES[name](*given_losses, 0).weights.tolist() == [1.0] * given_losses[1]

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..errors import InputError, message
+from .rows import tensors_of
 from .undisturbed import undisturbed, unwrap
 
 STEP = 3.0
@@ -28,8 +30,11 @@ def count_flops(net: nn.Module, *inputs: Any) -> float:
     >>> count_flops(torch.nn.Linear(8, 4), torch.rand(16, 8))  # 2 * 8 * 4
     64.0
     """
-    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-    return count_flops_of(net, lambda: net_of(net)(*inputs), tensors[0].device, len(tensors[0]))
+    tensor = next((one for one in tensors_of(inputs) if one.ndim and len(one)), None)
+    if tensor is None:
+        expected, remedy = "inputs with a tensor of shape [batch, ...]", "Pass what the network is called with."
+        raise InputError(message(expected, "none", remedy))
+    return count_flops_of(net, lambda: net_of(net)(*inputs), tensor.device, len(tensor))
 
 
 def count_flops_of(net: nn.Module, forward: Callable[[], Any], device: torch.device, rows: int) -> float:

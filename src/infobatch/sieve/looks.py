@@ -101,6 +101,7 @@ class _OfNetwork(Look):
         self._losses = make_losses(criterion, losses)
         self._flops = 0.0
         """Of a forward pass, per row; 0 before it is counted."""
+        self._is_counted = False
         self._rows_looked = 0
         self._rows_trained = 0
 
@@ -113,13 +114,15 @@ class _OfNetwork(Look):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_counts(state)
         self._flops, self._rows_looked, self._rows_trained = (state[name] for name in COUNTS)
+        self._is_counted = self._flops > 0
 
     def _count_flops(self, batch: Any, rows: int) -> None:
         """Count the FLOPs of a forward pass, once. A compiled network is counted without its compilation."""
         device = device_of(batch)
         is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if self._flops or is_capturing or not rows:
+        if self._is_counted or is_capturing or not rows:
             return
+        self._is_counted = True
         net = net_of(self.net)
         self._flops = count_flops_of(net, lambda: self._losses(net, batch), device, rows)
 
@@ -324,6 +327,9 @@ class Proxy(_OfNetwork):
         with torch.enable_grad():
             losses = self._losses(self.net, batch)
             check_losses(losses)
+            if not losses.requires_grad:
+                remedy = "Compute them with gradients; for a network that stays as it is use Reference or a function."
+                raise InputError(message("losses of a proxy that depend on its parameters", "constants", remedy))
             self.optimizer.zero_grad()
             losses.float().mean().backward()  # type: ignore[no-untyped-call]
         for group in self.optimizer.param_groups:

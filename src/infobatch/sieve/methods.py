@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checks import check_count
+from ..checks import check_count, describe
 from ..errors import InputError, message
 from ..methods import Card
 from ..methods.arguments import check_fraction, check_fractions
@@ -74,7 +74,8 @@ def hardest(
         raise InputError(message("a class floor of at most keep, with labels", got, remedy))
 
     def rule(seen: Seen) -> Choice:
-        return rules.choose_hardest_with_floor(seen.losses, seen.k, labels(seen.batch), floor)
+        classes = check_classes(labels(seen.batch), seen.losses)
+        return rules.choose_hardest_with_floor(seen.losses, seen.k, classes, floor)
 
     return with_share("hardest", keep, rule, class_floor=floor)
 
@@ -243,6 +244,16 @@ def _hardest(seen: Seen) -> Choice:
 
 def _random(seen: Seen) -> Choice:
     return rules.choose_random(seen.losses, seen.k, seen.generator)
+
+
+def check_classes(classes: Any, losses: Tensor) -> Tensor:
+    """Return the class of each row as int64, on the device of the losses."""
+    is_usable = isinstance(classes, Tensor) and classes.shape == losses.shape
+    if not is_usable or classes.is_floating_point() or classes.is_complex():
+        expected = f"labels(batch) as integers of shape {list(losses.shape)}, one class per row"
+        raise InputError(message(expected, describe(classes), "For example labels=lambda batch: batch[1]."))
+    found: Tensor = classes.to(losses.device).long()
+    return found
 
 
 def _as_mean(choice: Choice, size: int) -> Choice:

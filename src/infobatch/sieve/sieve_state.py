@@ -18,6 +18,8 @@ FORMAT = 1
 COUNTS = ("step", "rows", "kept", "not_finite")
 FIELDS = {*("format", "method", "seed", "num_steps"), *COUNTS, *("amount", "look", "ahead")}
 TENSORS = ("rows", "weights", "losses", "valid")
+MOST_VALUES = 1_000_000
+"""The most values and containers of an optimizer's state; 40 entries for each of 25,000 parameter tensors."""
 DAMAGED, REBUILD = "It is damaged.", "Build the look and its networks as for the run that was saved."
 
 
@@ -62,7 +64,7 @@ def load_passed(saved: Any) -> Passed | None:
         return None
     check_fields(saved, {"size", "is_measured", *TENSORS}, "a decision about the next batch", DAMAGED)
     size, rows, valid = saved["size"], saved["rows"], saved["valid"]
-    is_good = is_count(size, 1) and isinstance(saved["is_measured"], bool)
+    is_good = is_count(size, 1) and size <= LARGEST and isinstance(saved["is_measured"], bool)
     is_good = is_good and (rows is None or _are_rows(rows, size)) and (valid is None or _is_mask(valid, size))
     if is_good:
         looked = (size,) if valid is None else tuple(valid.shape)
@@ -135,12 +137,13 @@ def check_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> None:
 
 def _can_step(optimizer: torch.optim.Optimizer, state: Any) -> bool:
     """Load a state into a copy of an optimizer, with copies of its parameters, and take a step on gradients of zero."""
+    if not _is_readable(state):
+        return False
     own = optimizer.state_dict()["param_groups"]
     ids = [group["params"] for group in state["param_groups"]]
     if set(state) != {"state", "param_groups"} or ids != [group["params"] for group in own]:
         return False
-    entries = [value for entry in state["state"].values() for value in entry.values()]
-    if not set(state["state"]) <= {one for group in ids for one in group} or not all(map(_is_dense, entries)):
+    if not set(state["state"]) <= {one for group in ids for one in group}:
         return False
     copies = {one: nn.Parameter(one.detach().clone()) for group in optimizer.param_groups for one in group["params"]}
     for one in copies.values():
@@ -152,9 +155,25 @@ def _can_step(optimizer: torch.optim.Optimizer, state: Any) -> bool:
     if not all(map(_is_like, trial.param_groups, groups)):
         return False
     before = {one: set(entry) for one, entry in trial.state.items()}
-    with kept_random_state(next(iter(copies)).device):
+    with kept_random_state(next(iter(copies.values())).device):
         type(trial).step(trial)  # the instance may have a step of its own, from a scheduler
-    return all(set(trial.state[one]) == names for one, names in before.items())
+    is_finite = all(torch.equal(old.isfinite(), new.isfinite()) for old, new in copies.items())
+    return is_finite and all(set(trial.state[one]) == names for one, names in before.items())
+
+
+def _is_readable(state: Any) -> bool:
+    """Whether a state has values few enough to go through one by one, and tensors that hold what they show.
+
+    A list that holds another one twice, and so on, is small on disk but takes for ever to go through.
+    """
+    waiting, count = [state], 0
+    while waiting and count < MOST_VALUES:
+        value, count = waiting.pop(), count + 1
+        if isinstance(value, (dict, list, tuple)):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif not _is_dense(value):
+            return False
+    return not waiting
 
 
 def _is_dense(value: Any) -> bool:

@@ -98,8 +98,9 @@ class BatchSieve:
 
     def end_epoch(self, plan: Plan) -> Plan:
         """Return the part of a plan that was passed on, with its weights, and begin the next epoch."""
-        used = plan.indices[~self.weights[plan.indices].isnan()]
-        weights = plan.table * self.weights.nan_to_num(0.0)
+        indices = plan.indices.to(self.device)
+        used = indices[~self.weights[indices].isnan()]
+        weights = plan.table.to(self.device) * self.weights.nan_to_num(0.0)
         self.weights.fill_(torch.nan)
         return Plan(plan.epoch, used, weights)
 
