@@ -55,7 +55,7 @@ def _curve_figures(study: Study) -> list[CurveFigure]:
         CurveFigure(
             "metric-samples", f"{name.capitalize()} by samples seen",
             series.all_of(series.fact("metric"), by_samples=True), unit,
-            "The same against its cost: at the same position, all have trained on the same number of samples." + band,
+            "The same against samples: at the same position, all have trained on the same number of them." + band,
             by_samples=True, late=0.2, bounds=bounds(study),
         ),
         CurveFigure(
