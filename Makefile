@@ -23,8 +23,8 @@ $(TEST_READY): $(LAB_READY)
 
 DEMO := --task digits --methods infobatch --seeds 3 --epochs 20 --eval-every 5
 demo: $(LAB_READY)  ## digits with and without pruning: the answer in one sentence, and a page with plots
-	@echo 'To have infobatch on your path: . $(BIN)/activate'
 	$(BIN)/infobatch compare $(DEMO) --name demo-$$(date +%Y%m%d-%H%M%S)
+	@echo 'To have the command infobatch on your path: . $(BIN)/activate'
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 test: check  ## static checks, and every test but the slow ones and those that need a GPU: minutes

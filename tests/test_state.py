@@ -434,6 +434,13 @@ def test_dropout_goes_on_where_it_was(workers: dict[str, Any]) -> None:
         assert torch.equal(torch.stack(first + rest), torch.stack(whole))
 
 
+def test_a_whole_checkpoint_is_named_by_its_keys() -> None:
+    """The state of the data is one entry of what people save."""
+    here = Training("ours")
+    with pytest.raises(infobatch.StateError, match="'data'"):
+        here.data.load_state_dict({"model": here.model.state_dict(), "data": here.data.state_dict()})
+
+
 if __name__ == "__main__":
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="with num_epochs=")  # short as they are

@@ -5,6 +5,7 @@ A state may come from a damaged file, so nothing is assumed of any value, and er
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
@@ -100,9 +101,18 @@ def check_shards(
         )
 
 
+def _describe_foreign(state: Any) -> str:
+    """Return the type of what is no state; of a dict, such as a whole checkpoint, some of its keys as well."""
+    kind = type(state).__name__
+    if not isinstance(state, dict) or not state:
+        return kind
+    return f"a {kind} with the keys {', '.join(show(key)[:40] for key in itertools.islice(state, 8))}"
+
+
 def _check_facts(state: Any, size: int, method: str, compensate: str, names: set[str]) -> None:
     if not isinstance(state, dict) or "format" not in state:
-        raise refuse("a state_dict of infobatch", type(state).__name__, "Load what train_data.state_dict() returned.")
+        remedy = "Load what train_data.state_dict() returned, for example load_state_dict(checkpoint['train_data'])."
+        raise refuse("a state_dict of infobatch", _describe_foreign(state), remedy)
     if not is_count(state["format"], 1) or state["format"] != FORMAT:
         remedy = "Load it with the version of infobatch that wrote it."
         raise refuse(f"format {FORMAT}", f"format {show(state['format'])}", remedy)

@@ -268,10 +268,11 @@ def test_a_scheduler_stepped_too_seldom_is_warned_of(stock: bool) -> None:
     assert "stepped 4 times" in text
     assert "steps_per_epoch=13" in text
     (text,) = train(accumulate=FULL_STEPS)
-    assert "stepped 1 times" in text
+    assert "stepped 1 time " in text
     assert train(accumulate=4, steps=4) == []
     assert train(accumulate=FULL_STEPS, steps=1) == []
     assert train(drop_last=True) == []  # 12 of 13
+    assert train(accumulate=9, steps=2, steps_on_remainder=False) == []  # 9 of 13 batches make a step, the rest none
 
 
 def test_a_state_of_pace_that_was_not_loaded_is_warned_of() -> None:

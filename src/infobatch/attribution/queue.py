@@ -169,7 +169,8 @@ def wrong_size(count: int, expected: int) -> MisalignedError:
     if count < expected:
         remedy = (
             "To update with parts of a batch, pass the indices of each part: update(loss, indices), with indices cut "
-            "from train_data.batch_indices."
+            "from train_data.batch_indices. If a sieve chose these rows, call loss, score = sieve.expand(losses), then "
+            "update(loss, score=score)."
         )
     else:
         remedy = "Call update() once for each batch, with one loss per sample."

@@ -163,8 +163,9 @@ def doctor(
 ) -> Answer:
     """Check with your own loader that every loss reaches its sample.
 
-    Runs the loader for two epochs, without training. The module is imported, so put its training loop under
-    `if __name__ == "__main__":`. The exit code is 1 if a problem was found.
+    Runs the loader for two epochs, without training. The module is imported, so
+    put its training loop under `if __name__ == "__main__":`. The exit code is 1
+    if a problem was found.
 
     For example
       infobatch doctor train:loader

@@ -81,7 +81,7 @@ def _given(without: frozenset[str] = frozenset()) -> Any:
 def _show_default(default: Any) -> str:
     if isinstance(default, tuple):
         return " ".join(map(str, default))
-    return "none" if default == "" else str(default)
+    return "not set" if default == "" else str(default)
 
 
 if TYPE_CHECKING:

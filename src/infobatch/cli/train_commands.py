@@ -152,8 +152,8 @@ def compare(
 ) -> Answer:
     """Train methods and full data with the same seeds, and say what was saved and what it cost.
 
-    Ends with the answer in plain sentences; the tables above it and the report hold the evidence. More seeds make
-    the answer more certain: --resume adds them to a comparison.
+    Ends with one answer per method; the tables above and the report hold the
+    evidence. More seeds make it more certain: --resume adds them.
 
     For example
       infobatch compare --task digits --methods full infobatch random --seeds 5
@@ -282,8 +282,8 @@ def reproduce(
 ) -> Answer:
     """Reproduce a table or figure of the papers, and compare our numbers with it.
 
-    A recipe holds the paper's claim, its numbers and the settings to check them. Runs that are already recorded are
-    not trained again.
+    A recipe holds a claim of the papers, its numbers, and the settings to check
+    them. Runs that are already recorded are not trained again.
 
     For example
       infobatch reproduce --list -o papers.html

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
-from ..errors import warn
+from ..errors import plural, warn
 from ..methods.method import Method, Moment
 from ..plan import EpochSummary, PlanNumbers
 from .scores import Scores, ScoreTable
@@ -108,9 +108,9 @@ class Advice:
                 steps = one.last_epoch - self._steps_before.get(id(one), 0)
                 if steps > 2 * epochs and unwrap(one.optimizer) not in paced:
                     warn(
-                        f"{type(one).__name__} was stepped {steps} times in {epochs} epochs: it counts steps, of which "
-                        "pruned epochs have fewer, so it would not reach its end. Wrap it: scheduler = infobatch.pace("
-                        "scheduler, train_data, infobatch.full_steps(train_data, batch_size))"
+                        f"{type(one).__name__} was stepped {steps} times in {plural(epochs, 'epoch')}: it counts steps, "
+                        "of which pruned epochs have fewer, so it would not reach its end. Wrap it: scheduler = "
+                        "infobatch.pace(scheduler, train_data, infobatch.full_steps(train_data, batch_size))"
                     )
                     return
 

@@ -19,7 +19,7 @@ from ..attribution.views import COPY, Copied
 from ..checks import check_count, is_count, is_number
 from ..dataset import Pruned
 from ..epoch.advice import unwrap
-from ..errors import InputError, StateError, message, warn
+from ..errors import InputError, StateError, message, plural, warn
 from ..ranks.exchange import find
 
 SCALE_BLIND = frozenset(
@@ -312,9 +312,10 @@ class Paced:
         """Say what is wrong with the number of steps in an epoch; empty if nothing is."""
         if not self._calls:
             return "an epoch went by without a step of the scheduler: call step() of what pace returned"
-        if was_full and 1.5 * self._calls <= self.steps_per_epoch:
+        is_rest = self._calls == self.steps_per_epoch - 1  # the loop steps after whole groups of batches only
+        if was_full and 1.5 * self._calls <= self.steps_per_epoch and not is_rest:
             return (
-                f"the scheduler was stepped {self._calls} times in a full epoch, with steps_per_epoch="
+                f"the scheduler was stepped {plural(self._calls, 'time')} in a full epoch, with steps_per_epoch="
                 f"{self.steps_per_epoch}: with gradient accumulation pass infobatch.full_steps(..., accumulate=...), "
                 "for a scheduler stepped once per epoch pass steps_per_epoch=1"
             )

@@ -122,7 +122,7 @@ def test_one_answer_per_method_and_none_for_controls() -> None:
     [
         ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "and 3 seeds are enough to tell these apart")),
         ([-1.0, 1.2, -0.8], ("was 0.30 points more accurate", "3 seeds cannot tell these apart")),
-        ([0.1, 0.3, -0.1], ("was as accurate", "3 seeds cannot tell these apart")),
+        ([0.1, 0.3, -0.1], ("had the same accuracy", "3 seeds cannot tell these apart")),
         ([0.5], ("it was 0.50 points more accurate than", "one seed cannot tell these apart")),
         ([0.5, 0.51], ("it was 0.51 points more accurate than", "two seeds cannot tell these apart")),  # never decide
     ],
@@ -173,7 +173,7 @@ def test_wider_intervals_after_more_looks_are_named() -> None:
 def test_short_runs_do_not_measure_time() -> None:
     runs = made("full", FULL, seconds=2.0) + made("infobatch", FULL, seconds=1.0, saved=0.3)
     (text,) = answers_of(compare(runs))
-    assert text.startswith("InfoBatch used 30 % fewer samples than full data and was as accurate")
+    assert text.startswith("InfoBatch used 30 % fewer samples than full data and had the same accuracy")
     assert "time" not in text
 
 

@@ -84,7 +84,7 @@ def test_the_answer_speaks_of_compute_where_a_method_looks() -> None:
     ours, sieve = answers_of(compare(runs))
     assert "40 % less compute" in sieve
     assert "samples" not in sieve
-    assert "was as accurate as full data" in sieve.partition("shorter run")[2]
+    assert "had the same accuracy as full data" in sieve.partition("shorter run")[2]
     assert "30 % fewer samples" in ours
     assert "compute" not in ours
 

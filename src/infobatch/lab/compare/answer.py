@@ -171,7 +171,7 @@ def _was(facts: Facts, mean: float, than: str = "", equal_to: str = "", whose: s
     points = format_number("{:.2f}", abs(mean))
     is_equal = float(points) == 0
     if _metric(facts) == "accuracy":
-        return f"was as accurate{equal_to}" if is_equal else f"was {points} points {_more(mean)} accurate{than}"
+        return f"had the same accuracy{equal_to}" if is_equal else f"was {points} points {_more(mean)} accurate{than}"
     subject = f"{whose} {_metric(facts)} was" if whose else "was"
     return f"{subject} as high{equal_to}" if is_equal else f"{subject} {points} points {_higher(mean)}{than}"
 

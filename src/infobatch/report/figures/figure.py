@@ -83,9 +83,14 @@ def lowest_drawn(values: Sequence[float]) -> float:
 
     >>> lowest_drawn([89.2, 89.0, 88.6, 10.0]), lowest_drawn([-0.4, 0.0])
     (88.6, -0.4)
+    >>> lowest_drawn([89.2, 89.2, 89.1]), lowest_drawn([89.2, 89.2])
+    (89.1, 89.2)
     """
     top = max(values)
-    return min(one for one in values if one >= top - FAR * (top - statistics.median(values)))
+    usual = top - statistics.median(values)
+    if not usual:  # half of the values are the best one: judge by the next
+        usual = min((top - one for one in values if one < top), default=0.0)
+    return min(one for one in values if one >= top - FAR * usual)
 
 
 def signed(value: float, places: int = 2) -> str:
