@@ -153,3 +153,18 @@ def remembers(**options: Any) -> infobatch.Pruned:
 def test_what_is_not_remembered_is_refused_at_once(train_data: Any, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         Remembered(Own(nn.Linear(1, 1), nn.MSELoss(reduction="none")), train_data, **{"share": 0.2, **options})
+
+
+def test_a_fresh_look_of_another_shape_is_not_spread_over_the_batch() -> None:
+    train = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.arange(SIZE)), num_epochs=EPOCHS)
+    for change in (
+        lambda loss: loss.mean(),
+        lambda loss: loss[:1],
+        lambda loss: loss[:, None],
+        lambda loss: loss.long(),
+    ):
+        own = Own(nn.Linear(1, 1), losses=lambda net, batch: change(net(batch[0][:, None].float())[:, 0]))  # noqa: B023
+        sieve = infobatch.Sieve(Remembered(own, train, share=0.5), es(keep=0.5))
+        (batch,) = next(iter(infobatch.DataLoader(train, batch_size=BATCH)))
+        with pytest.raises(InputError, match="one floating-point loss per row"):
+            sieve((batch,))

@@ -9,22 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, describe, is_count, is_number
+from ..checks import check_count, describe
 from ..dataset import Pruned
 from ..errors import InputError, message
 from ..methods.arguments import check_fraction
-from ..state_checks import LARGEST, refuse
 from .cost import STEP, count_flops_of, net_of
-from .rows import tensors_of
-from .sieve_state import DAMAGED, REBUILD, check_fields, check_optimizer, check_weights
+from .passed import leaves_of
+from .rows import check_alike, check_losses, device_of
+from .sieve_state import LOOK_COUNTS, REBUILD, check_counts, check_fields, check_optimizer, check_weights
 from .undisturbed import undisturbed, unwrap
 
 Losses = Callable[[Any, Any], Tensor]
 """(network, batch) -> losses of shape [batch]."""
-
-UNREDUCED = (
-    'Give the criterion reduction="none"; for losses per token or pixel, infobatch.per_sample(losses, mask).loss.'
-)
 
 
 class Look:
@@ -35,13 +31,19 @@ class Look:
     >>> class Norm(Look):
     ...     def look(self, batch):
     ...         return batch[0].flatten(1).norm(dim=1)
+    >>> Norm().look([torch.tensor([[3.0, 4.0], [0.0, 1.0]])])
+    tensor([5., 1.])
     """
 
     reads_model = False
     """Whether it reads the weights of the model that trains, so that it cannot run one batch ahead."""
 
     def look(self, batch: Any) -> Tensor:
-        """Return the losses of a batch, shape [batch], without a gradient."""
+        """Return the losses of a batch, shape [batch], without a gradient; see the example of the class.
+
+        Args:
+            batch: The whole batch.
+        """
         raise NotImplementedError
 
     def visit(self, batch: Any, step: int, progress: float | None, *, is_needed: bool) -> Tensor | None:
@@ -50,34 +52,70 @@ class Look:
         Args:
             batch: The whole batch.
             step: How many batches have been visited before.
-            progress: The share of the run that is done; None where it is unknown.
+            progress: The share of the run that is done; None if it is unknown.
             is_needed: Whether the losses are needed.
+
+        Returns:
+            The losses, shape [batch]; None if they are not needed and would cost something.
+
+        >>> import torch, infobatch
+        >>> own = infobatch.sieve.Own(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+        >>> own.visit(batch, step=0, progress=None, is_needed=True).shape
+        torch.Size([8])
+        >>> own.visit(batch, step=1, progress=None, is_needed=False)  # not looked at: returns None
         """
         del step, progress
         return self.look(batch) if is_needed else None
 
     def model_losses(self, losses: Tensor) -> Tensor | None:
-        """Return the model's own losses of the batch looked at last, if the look knows them.
+        """Return the model's own losses of the batch looked at last, if the look knows them; otherwise None.
 
         Args:
             losses: What the look returned for that batch.
+
+        >>> import torch, infobatch
+        >>> infobatch.sieve.Look().model_losses(torch.rand(8))  # returns None: only ``Own`` knows them
         """
         del losses
         return None
 
+    def _check_model(self, losses: Tensor) -> None:
+        """Check, from losses of the model that trains, that it is not trained by this look as well."""
+        del losses
+
     def spent(self) -> float:
-        """Return the FLOPs spent so far."""
+        """Return the FLOPs spent so far.
+
+        >>> import torch, infobatch
+        >>> own = infobatch.sieve.Own(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        >>> losses = own.look((torch.randn(8, 4), torch.arange(8) % 2))
+        >>> own.spent(), own.model_flops()  # 8 rows, each 2 * 4 * 2
+        (128.0, 16.0)
+        """
         return 0.0
 
     def model_flops(self) -> float | None:
-        """Return the FLOPs of a forward pass of the model that trains, per row, if the look knows them."""
+        """Return the FLOPs of the model's forward pass per row, if the look knows them; see ``spent``."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what changes in the course of a run."""
+        """Return what changes in the course of a run; see ``load_state_dict``."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was called.
+
+        Args:
+            state: What ``state_dict`` returned.
+
+        Raises:
+            StateError: If the state is damaged, or belongs to another look. Nothing is loaded then.
+
+        >>> import torch, infobatch
+        >>> proxy = infobatch.sieve.Proxy(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        >>> proxy.load_state_dict(proxy.state_dict())
+        """
         check_fields(state, set(), "the state of a look", REBUILD)
 
 
@@ -113,7 +151,7 @@ class _OfNetwork(Look):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_counts(state)
-        self._flops, self._rows_looked, self._rows_trained = (state[name] for name in COUNTS)
+        self._flops, self._rows_looked, self._rows_trained = (state[name] for name in LOOK_COUNTS)
         self._is_counted = self._flops > 0
 
     def _count_flops(self, batch: Any, rows: int) -> None:
@@ -148,6 +186,17 @@ class Own(_OfNetwork):
         model: The model that trains.
         criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
         losses: For other batches, a function (model, batch) that returns one loss per row.
+
+    Raises:
+        InputError: If the model is no module, or the criterion reduces its losses.
+
+    >>> import torch, infobatch
+    >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> model = torch.nn.Linear(8, 3)
+    >>> sieve = infobatch.Sieve(infobatch.sieve.Own(model, criterion), infobatch.sieve.hardest(keep=0.5))
+    >>> x, y, weight = sieve(torch.randn(32, 8), torch.arange(32) % 3)
+    >>> len(x)
+    16
     """
 
     reads_model = True
@@ -175,6 +224,18 @@ class Reference(_OfNetwork):
         criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
         of: The look from whose losses those of the reference are subtracted, such as ``Own(model, criterion)``.
         losses: For other batches, a function (net, batch) that returns one loss per row.
+
+    Raises:
+        InputError: If ``net`` is no module, the criterion reduces its losses, or ``of`` is no look.
+
+    >>> import torch, infobatch
+    >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> model, reference = torch.nn.Linear(8, 3), torch.nn.Linear(8, 3)  # the reference: trained on held-out data
+    >>> look = infobatch.sieve.Reference(reference, criterion, of=infobatch.sieve.Own(model, criterion))
+    >>> sieve = infobatch.Sieve(look, infobatch.sieve.rho_loss(keep=0.25))
+    >>> x, y, weight = sieve(torch.randn(32, 8), torch.arange(32) % 3)
+    >>> len(x)
+    8
     """
 
     def __init__(self, net: nn.Module, criterion: Any = None, *, of: Look, losses: Losses | None = None) -> None:
@@ -194,6 +255,9 @@ class Reference(_OfNetwork):
     def spent(self) -> float:
         return super().spent() + self.of.spent()
 
+    def _check_model(self, losses: Tensor) -> None:
+        self.of._check_model(losses)
+
     def model_flops(self) -> float | None:
         return self.of.model_flops()
 
@@ -207,7 +271,9 @@ class Reference(_OfNetwork):
         super().load_state_dict(state["counts"])
 
     def _subtract(self, losses: Tensor, batch: Any) -> Tensor:
-        return losses - self._run(batch, is_frozen=True)
+        others = self._run(batch, is_frozen=True)
+        check_alike(losses, others)
+        return losses - others
 
 
 class Remembered(Look):
@@ -218,6 +284,20 @@ class Remembered(Look):
         train_data: The ``InfoBatch`` or ``Pruned`` data set whose loader delivers the batches.
         share: The weight of the remembered score; a sample without one is judged by its fresh loss.
         column: What to read instead of the score: a column of the method's memory, such as "slow" of ``eswp``.
+
+    Raises:
+        InputError: If an argument is out of its range, or the data set does not remember what is asked for.
+
+    >>> import torch, infobatch
+    >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> model, data = torch.nn.Linear(8, 3), torch.utils.data.TensorDataset(torch.randn(32, 8), torch.arange(32) % 3)
+    >>> train_data = infobatch.InfoBatch(data, num_epochs=8)
+    >>> look = infobatch.sieve.Remembered(infobatch.sieve.Own(model, criterion), train_data, share=0.2)
+    >>> sieve = infobatch.Sieve(look, infobatch.sieve.es(keep=0.5))
+    >>> for x, y in infobatch.DataLoader(train_data, batch_size=8):
+    ...     x, y, weight = sieve(x, y)
+    ...     loss, score = sieve.expand(criterion(model(x), y))
+    ...     loss = train_data.update(loss, score=score)
     """
 
     def __init__(self, look: Look, train_data: Any, share: float, column: str | None = None) -> None:
@@ -242,6 +322,9 @@ class Remembered(Look):
     def spent(self) -> float:
         return self.inner.spent()
 
+    def _check_model(self, losses: Tensor) -> None:
+        self.inner._check_model(losses)
+
     def model_flops(self) -> float | None:
         return self.inner.model_flops()
 
@@ -256,7 +339,9 @@ class Remembered(Look):
         table = self.train_data._scores
         values = table.scores if self.column is None else table.memory[self.column]
         indices = self.train_data.batch_indices.to(values.device)
-        remembered = values.index_select(0, indices).to(fresh.device)
+        remembered = values.index_select(0, indices)
+        check_alike(remembered, fresh)
+        remembered = remembered.to(fresh.device)
         return torch.where(remembered.isnan(), fresh, torch.lerp(fresh.float(), remembered.float(), self.share))
 
 
@@ -265,13 +350,28 @@ class Proxy(_OfNetwork):
 
     Its learning rate rises over the first tenth of the run and falls to 0 at its end, if the sieve knows ``num_steps``.
 
+    ``net`` must not be the model that trains, nor share trained parameters with it: the proxy has an optimizer of its
+    own, so the model would be trained twice. To look with the model itself, use ``Own``.
+
     Args:
         net: The small network; a tenth of the model's FLOPs is a good size.
         criterion: A criterion with ``reduction="none"``, for batches (inputs, targets, ...).
         losses: For other batches, a function (net, batch) that returns one loss per row.
-        optimizer: Its own optimizer; AdamW at a rate of 0.001 by default.
+        optimizer: Its own optimizer; AdamW with a learning rate of 0.001 by default.
         every: Train on every n-th batch. On the others, a look is one forward pass.
         schedule: The factor on the learning rate, as a function of the share of the run that is done.
+
+    Raises:
+        InputError: If ``net`` is no module or has no parameters that train, or the criterion reduces its losses; from
+            ``Sieve.reduce`` and ``Sieve.expand``, if the losses of the model depend on parameters of the proxy.
+
+    >>> import torch, infobatch
+    >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> model, small = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 3)), torch.nn.Linear(8, 3)
+    >>> proxy = infobatch.sieve.Proxy(small, criterion)
+    >>> sieve = infobatch.Sieve(proxy, infobatch.sieve.hardest(keep=0.5), num_steps=100)
+    >>> x, y, weight = sieve(torch.randn(32, 8), torch.arange(32) % 3)
+    >>> loss = sieve.reduce(criterion(model(x), y))
     """
 
     def __init__(
@@ -302,6 +402,15 @@ class Proxy(_OfNetwork):
         if step % self.every == 0:
             return self._train(batch, progress)
         return self.look(batch) if is_needed else None
+
+    def _check_model(self, losses: Tensor) -> None:
+        own = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        if any(id(leaf) in own for leaf in leaves_of(losses)):
+            got = f"one whose {type(unwrap(self.net)).__name__} takes part in the losses of the model"
+            remedy = (
+                "Pass a small network of its own to Proxy; to look with the model itself use Own(model, criterion)."
+            )
+            raise InputError(message("a proxy that shares no parameters with the model that trains", got, remedy))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -377,16 +486,6 @@ def make_losses(criterion: Any, losses: Losses | None) -> Losses:
     return of_pair
 
 
-def device_of(batch: Any) -> torch.device:
-    """Return the device of the first tensor of a batch; the CPU if it has none."""
-    return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
-
-
-# ---- checks ----------------------------------------------------------------------------------------------------
-
-COUNTS = ("flops", "rows_looked", "rows_trained")
-
-
 def check_memory(train_data: Any, column: str | None) -> None:
     """Check that a data set remembers what a look asks for, of all samples."""
     if not isinstance(train_data, Pruned):
@@ -400,29 +499,3 @@ def check_memory(train_data: Any, column: str | None) -> None:
         remedy = 'For example column="slow" with infobatch.methods.eswp(); leave it out to read the scores.'
         expected = f"a column that {train_data.method!r} remembers ({', '.join(known) or 'it has none'})"
         raise InputError(message(expected, repr(column), remedy))
-
-
-def check_losses(losses: Any, *, by_token: bool = False) -> int:
-    """Check that a look returned floating-point losses of shape [batch], or [batch, ...] per token; count the rows."""
-    is_shaped = isinstance(losses, Tensor) and (losses.ndim > 1 if by_token else losses.ndim == 1)
-    if not is_shaped or not losses.is_floating_point():
-        per, shape = ("token", "[batch, length]") if by_token else ("row", "[batch]")
-        expected = f"a look that returns one floating-point loss per {per}, shape {shape}"
-        raise InputError(message(expected, describe(losses), UNREDUCED))
-    return len(losses)
-
-
-def check_valid(valid: Any, losses: Tensor | None) -> Tensor:
-    """Return which tokens count as a mask, after checking that it has the shape of the losses."""
-    expected = "valid(batch) as a mask of the tokens" if losses is None else f"a mask of shape {list(losses.shape)}"
-    if not isinstance(valid, Tensor) or valid.ndim < 2 or (losses is not None and valid.shape != losses.shape):
-        remedy = "The look returns one loss per token, in the shape of valid(batch)."
-        raise InputError(message(expected, describe(valid), remedy))
-    return valid != 0
-
-
-def check_counts(state: Any) -> None:
-    check_fields(state, set(COUNTS), "the state of a look", REBUILD)
-    are_counts = all(is_count(state[name], 0) and state[name] <= LARGEST for name in COUNTS[1:])
-    if not are_counts or not is_number(state["flops"]) or state["flops"] < 0:
-        raise refuse("counts of rows and FLOPs of a look", "other values", DAMAGED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,3 +60,21 @@ class Passed:
     def tensors(self) -> list[Tensor]:
         """Return all tensors in it."""
         return [one for one in (self.rows, self.weights, self.losses, self.valid) if one is not None]
+
+
+def leaves_of(losses: Tensor) -> Iterator[Tensor]:
+    """Yield the parameters to which ``backward`` on these losses brings a gradient.
+
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> next(leaves_of((2 * weight).exp())) is weight
+    True
+    """
+    waiting, seen = [losses.grad_fn], {losses.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)  # of a node that accumulates a gradient
+        if leaf is not None:
+            yield leaf
+        following = {one for one, _ in getattr(node, "next_functions", ())} - seen
+        seen |= following
+        waiting += following

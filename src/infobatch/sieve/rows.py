@@ -15,6 +15,9 @@ from ..errors import InputError, message
 
 ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.Size, torch.dtype, torch.device)
 REMEDY = "Leave it out of the batch, or pass Sieve(..., select=your_function(batch, rows))."
+UNREDUCED = (
+    'Give the criterion reduction="none"; for losses per token or pixel, infobatch.per_sample(losses, mask).loss.'
+)
 
 
 def select_rows(batch: Any, rows: Tensor, size: int) -> Any:
@@ -96,6 +99,35 @@ def check_rows(batch: Any, size: int, *, are_parts: bool) -> None:
         raise InputError(message(expected, _show_counts(batch), REMEDY))
 
 
+def check_losses(losses: Any, *, by_token: bool = False) -> int:
+    """Check that a look returned floating-point losses of shape [batch], or [batch, ...] per token; count the rows."""
+    is_shaped = isinstance(losses, Tensor) and (losses.ndim > 1 if by_token else losses.ndim == 1)
+    if not is_shaped or not losses.is_floating_point():
+        per, shape = ("token", "[batch, length]") if by_token else ("row", "[batch]")
+        expected = f"a look that returns one floating-point loss per {per}, shape {shape}"
+        raise InputError(message(expected, describe(losses), UNREDUCED))
+    return len(losses)
+
+
+def check_alike(losses: Any, others: Any) -> None:
+    """Check that two looks at a batch returned equally many losses: a single one would be broadcast to all rows."""
+    for one in (losses, others):
+        if not isinstance(one, Tensor) or not one.is_floating_point() or not one.ndim:
+            check_losses(one)
+    if losses.shape != others.shape:
+        expected = f"from each of two looks one floating-point loss per row, here in shape {list(losses.shape)}"
+        raise InputError(message(expected, describe(others), UNREDUCED))
+
+
+def check_valid(valid: Any, losses: Tensor | None) -> Tensor:
+    """Return which tokens count as a mask, after checking that it has the shape of the losses."""
+    expected = "valid(batch) as a mask of the tokens" if losses is None else f"a mask of shape {list(losses.shape)}"
+    if not isinstance(valid, Tensor) or valid.ndim < 2 or (losses is not None and valid.shape != losses.shape):
+        remedy = "The look returns one loss per token, in the shape of valid(batch)."
+        raise InputError(message(expected, describe(valid), remedy))
+    return valid != 0
+
+
 def tensors_of(batch: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch."""
     if isinstance(batch, Tensor):
@@ -103,6 +135,11 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, (Mapping, list, tuple)) or _is_dataclass(batch):
         for value in _members(batch).values():
             yield from tensors_of(value)
+
+
+def device_of(batch: Any) -> torch.device:
+    """Return the device of the first tensor of a batch; the CPU if it has none."""
+    return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
 
 
 # ---- structure -------------------------------------------------------------------------------------------------

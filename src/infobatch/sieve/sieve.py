@@ -15,10 +15,10 @@ from ..plan import generator_for
 from .ahead import look_ahead
 from .amount import Decision, count_kept
 from .cost import SieveSummary
-from .looks import Called, Look, check_losses, check_valid, device_of
+from .looks import Called, Look
 from .methods import adaptive
 from .passed import Passed
-from .rows import check_rows, count_rows, select_column, select_rows, tensors_of
+from .rows import check_losses, check_rows, check_valid, count_rows, device_of, select_column, select_rows, tensors_of
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
 from .sieve_state import FORMAT, REBUILD, check_fields, check_sieve_state, load_passed, save_passed
@@ -31,17 +31,20 @@ ONE_LOSS = 'Compute them from the batch that the sieve returned, with reduction=
 class Sieve:
     """Pass on the part of each batch that is worth a training step.
 
-    A fresh look at the batch, such as the losses of a small network, decides. The number of steps stays, and batches
-    get smaller. Nothing is remembered about a sample, so any loader will do, streams and single epochs included.
+    A fresh look at the batch, such as the losses of a small network, decides. The number of steps stays the same, and
+    batches get smaller. Nothing is remembered about a sample, so any loader works, including streams and single epochs.
 
     Args:
         look: A ``Proxy``, ``Own``, ``Reference`` or other ``Look``, or a function (batch) -> losses of shape [batch].
         method: One of ``infobatch.sieve``: ``adaptive()``, the default, or for example ``hardest(keep=0.5)``.
-        num_steps: The number of batches of the whole run, for the schedule of a proxy and for methods that work in a
-            part of the run.
-        seed: What is drawn by lot is a function of the losses, the number of the batch and this seed.
+        num_steps: The number of batches of the whole run, for the schedule of a proxy and for methods active in part of
+            the run.
+        seed: Whatever is sampled at random is a function of the losses, the number of the batch and this seed.
         select: For batches of a structure of your own: a function (batch, rows) that returns the same batch with these
-            rows only. Where nothing looks at a batch, its first tensor tells the number of its rows.
+            rows only. If the method needs no look, the first tensor gives the number of rows.
+
+    Raises:
+        InputError: If an argument has the wrong type, or a method active in part of the run gets no ``num_steps``.
 
     >>> import torch, infobatch
     >>> criterion = torch.nn.CrossEntropyLoss(reduction="none")
@@ -80,6 +83,8 @@ class Sieve:
         """The batch that was passed on last."""
         self._has_losses = False
         """Whether losses have ever come back."""
+        self._is_look_checked = False
+        """Whether the look has been checked against the model that trains."""
         self._ahead: Passed | None = None
         """What was decided about the batch that comes next, while the sieve looks one batch ahead."""
         self._resumed: Passed | None = None
@@ -101,6 +106,12 @@ class Sieve:
 
         Raises:
             InputError: If the look does not return one loss per row, or parts of the batch differ in rows.
+            MisalignedError: If the method needs the model's losses of the batch before, and none came back.
+
+        >>> import torch, infobatch
+        >>> sieve = infobatch.Sieve(lambda batch: batch["x"], infobatch.sieve.hardest(keep=0.5))
+        >>> sieve({"x": torch.tensor([0.1, 2.0, 0.3, 1.0]), "name": ["a", "b", "c", "d"]})
+        ({'x': tensor([2., 1.]), 'name': ['b', 'd']}, tensor([1., 1.]))
         """
         if not batch:
             raise InputError(message("a batch", "no argument", "Call sieve(x, y) or sieve(batch)."))
@@ -121,6 +132,9 @@ class Sieve:
         Yields:
             What the sieve returns for each batch: ``x, y, weight`` for batches (x, y), else ``batch, weight``.
 
+        Raises:
+            InputError: If the look reads the model that trains, as ``Own`` does.
+
         >>> import torch, infobatch
         >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.rand(8, 1)), batch_size=4)
         >>> sieve = infobatch.Sieve(lambda batch: batch[0].sum(1), infobatch.sieve.hardest(keep=0.5))
@@ -140,6 +154,16 @@ class Sieve:
 
         Args:
             losses: The losses of the rows passed on, shape [rows], from the model that trains.
+
+        Raises:
+            InputError: If the losses have the wrong shape or type, or the proxy is the model that trains.
+            MisalignedError: If the sieve has passed on no batch yet.
+
+        >>> import torch, infobatch
+        >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+        >>> kept, weight = sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))
+        >>> sieve.reduce(kept)  # (2 + 1) / 4
+        tensor(0.7500)
         """
         passed = self._take(losses)
         return passed.weigh(losses).sum() / passed.count()
@@ -154,9 +178,14 @@ class Sieve:
         Args:
             losses: The losses of the rows passed on, shape [rows], from the model that trains.
 
+        Raises:
+            InputError: If the losses have the wrong shape or type, the proxy is the model that trains, or the method
+                chooses tokens instead of rows.
+            MisalignedError: If the sieve has passed on no batch yet.
+
         >>> import torch, infobatch
         >>> data = torch.utils.data.TensorDataset(torch.rand(8, 1))
-        >>> train_data = infobatch.InfoBatch(data, num_epochs=3)
+        >>> train_data = infobatch.InfoBatch(data, num_epochs=8)
         >>> sieve = infobatch.Sieve(lambda batch: batch[0].sum(1), infobatch.sieve.hardest(keep=0.5))
         >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
         ...     (x,), weight = sieve((x,))
@@ -177,6 +206,13 @@ class Sieve:
         Args:
             model_flops: FLOPs of the model's forward pass per row, from ``infobatch.sieve.count_flops(model, x)``;
                 unknown to the sieve, except with ``Own`` as its look.
+
+        >>> import torch, infobatch
+        >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+        >>> for losses in torch.rand(4, 32):
+        ...     kept, weight = sieve(losses)
+        >>> print(sieve.summary())
+        kept 64 of 128 rows (50.0%) in 4 batches
         """
         self._join_stream()
         looking = 0.0 if self.look is None else self.look.spent()
@@ -191,13 +227,18 @@ class Sieve:
         """Return everything that changes in the course of a run, the proxy and its optimizer included.
 
         With several ranks each has its own proxy: save the state of each.
+
+        >>> import torch, infobatch
+        >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+        >>> kept, weight = sieve(torch.rand(32))
+        >>> sieve.state_dict()["step"]
+        1
         """
         self._join_stream()
         return {
             "format": FORMAT,
             "method": repr(self.method),
             "seed": self.seed,
-            "num_steps": self.num_steps,
             "step": self._step,
             "rows": self._rows,
             "kept": self._kept,
@@ -210,10 +251,17 @@ class Sieve:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was called; the sieve must have been made with the same arguments.
 
+        Args:
+            state: What ``state_dict`` returned.
+
         Raises:
             StateError: If the state is damaged or of another sieve. Nothing is loaded then.
+
+        >>> import infobatch
+        >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+        >>> sieve.load_state_dict(sieve.state_dict())
         """
-        check_sieve_state(state, repr(self.method), self.seed, self.num_steps)
+        check_sieve_state(state, repr(self.method), self.seed)
         ahead = load_passed(state["ahead"])
         amount = self.method.make_amount()
         amount.load_state_dict(state["amount"])
@@ -315,8 +363,7 @@ class Sieve:
             is_measured = False
         k = count_kept(decision.share, size)
         if k == size:
-            weights = torch.ones(size, dtype=torch.float32, device=losses.device)
-            return Passed(size, None, weights, losses, is_measured)
+            return Passed(size, None, (ranked > -torch.inf).float(), losses, is_measured)
         generator = None if is_capturing else generator_for(self.seed, self._step, losses.device)
         choice = self._check_choice(self.method.rule(Seen(ranked, k, generator, batch)), k)
         weights = torch.where(ranked[choice.rows] > -torch.inf, choice.weights, 0.0)
@@ -366,10 +413,16 @@ class Sieve:
             )
         if not isinstance(losses, Tensor) or losses.shape != passed.weights.shape or not losses.is_floating_point():
             expected = f"losses of shape {list(passed.weights.shape)}, one for each weight of the latest batch"
-            raise InputError(message(expected, describe(losses), ONE_LOSS))
+            remedy = ONE_LOSS
+            if isinstance(losses, PerSample):
+                remedy = "Pass its loss: loss, score = infobatch.per_sample(losses, mask), then sieve.reduce(loss)."
+            raise InputError(message(expected, describe(losses), remedy))
         if passed.weights.device != losses.device:
             passed = passed.to(losses.device)
         self._has_losses = True
+        if not self._is_look_checked and self.look is not None and losses.grad_fn is not None:
+            self.look._check_model(losses)  # once: it walks through the graph
+            self._is_look_checked = True
         if passed.is_measured:
             assert passed.losses is not None
             ranked = torch.where(passed.losses.isfinite(), passed.losses, -torch.inf)

@@ -16,7 +16,8 @@ from .undisturbed import kept_random_state
 
 FORMAT = 1
 COUNTS = ("step", "rows", "kept", "not_finite")
-FIELDS = {*("format", "method", "seed", "num_steps"), *COUNTS, *("amount", "look", "ahead")}
+FIELDS = {*("format", "method", "seed"), *COUNTS, *("amount", "look", "ahead")}
+LOOK_COUNTS = ("flops", "rows_looked", "rows_trained")
 TENSORS = ("rows", "weights", "losses", "valid")
 MOST_VALUES = 1_000_000
 """The most values and containers of an optimizer's state; 40 entries for each of 25,000 parameter tensors."""
@@ -30,13 +31,13 @@ def check_fields(state: Any, names: set[str], what: str, remedy: str) -> None:
         raise refuse(f"{what} with {', '.join(sorted(names)) or 'no fields'}", got, remedy)
 
 
-def check_sieve_state(state: Any, method: str, seed: int, num_steps: int | None) -> None:
+def check_sieve_state(state: Any, method: str, seed: int) -> None:
     """Check the state of a sieve that was made with these arguments."""
     check_fields(state, FIELDS, "the state of a sieve", "Load what sieve.state_dict() returned.")
     if not is_count(state["format"], 1) or state["format"] != FORMAT:
         remedy = "Load it with the version of infobatch that wrote it."
         raise refuse(f"format {FORMAT}", show(state["format"]), remedy)
-    for name, here in (("method", method), ("seed", seed), ("num_steps", num_steps)):
+    for name, here in (("method", method), ("seed", seed)):
         if type(state[name]) is not type(here) or state[name] != here:
             remedy = "Resume with the arguments that the run was begun with."
             raise refuse(f"{name} {here}", show(state[name], quote=False), remedy)
@@ -108,6 +109,13 @@ def check_measured(state: Any, sizes: tuple[float, ...]) -> None:
 
 def _is_share(value: Any) -> bool:
     return is_number(value) and -1e-3 <= value <= 1 + 1e-3  # a quotient of rounded sums
+
+
+def check_counts(state: Any) -> None:
+    check_fields(state, set(LOOK_COUNTS), "the state of a look", REBUILD)
+    are_counts = all(is_count(state[name], 0) and state[name] <= LARGEST for name in LOOK_COUNTS[1:])
+    if not are_counts or not is_number(state["flops"]) or state["flops"] < 0:
+        raise refuse("counts of rows and FLOPs of a look", "other values", DAMAGED)
 
 
 def check_weights(net: nn.Module, state: Any) -> None:
@@ -185,12 +193,13 @@ def _is_dense(value: Any) -> bool:
 
 
 def _is_like(loaded: Any, own: Any) -> bool:
-    """Whether a setting of an optimizer is of the same kind; flags may be None, too."""
+    """Whether a setting of an optimizer is of the same kind, and fits in float32; flags may be None, too."""
     if isinstance(own, dict):
         names = set(own) - {"params"}
         return set(loaded) - {"params"} == names and all(_is_like(loaded[name], own[name]) for name in names)
     if isinstance(own, (tuple, list)):
         return isinstance(loaded, (tuple, list)) and len(loaded) == len(own) and all(map(_is_like, loaded, own))
     if is_number(own) or isinstance(own, Tensor):
-        return is_number(loaded) or (isinstance(loaded, Tensor) and loaded.ndim == 0 and bool(loaded.isfinite()))
+        is_one = is_number(loaded) or (isinstance(loaded, Tensor) and loaded.ndim == 0)
+        return is_one and abs(float(loaded)) <= torch.finfo(torch.float32).max  # and not NaN
     return loaded is None or isinstance(loaded, (bool, str))
