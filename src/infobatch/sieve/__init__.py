@@ -59,3 +59,7 @@ __all__ = [
     "small_loss",
     "tokens",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

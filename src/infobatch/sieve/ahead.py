@@ -9,8 +9,8 @@ import torch
 
 from ..errors import InputError, message
 from ..loader import DataLoader
-from .looks import device_of
 from .passed import Passed
+from .rows import device_of
 
 if TYPE_CHECKING:
     from .sieve import Sieve

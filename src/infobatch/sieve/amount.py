@@ -43,13 +43,18 @@ class Amount(Protocol):
 
 
 class Fixed:
-    """The same share of every batch, in a part of the run.
+    """The same share of every batch, in part of the run.
 
     Args:
         keep: The share.
         begin: The share of the run after which to begin; before it, batches pass whole.
         end: The share of the run at which to end.
         whole_every: Pass every n-th batch whole; 0 for none.
+
+    >>> from infobatch.sieve import Fixed
+    >>> amount = Fixed(0.5, begin=0.25)
+    >>> amount.decide(step=1, progress=0.1).share, amount.decide(step=3, progress=0.3).share
+    (1.0, 0.5)
     """
 
     def __init__(self, keep: float, begin: float = 0.0, end: float = 1.0, whole_every: int = 0) -> None:
@@ -57,18 +62,52 @@ class Fixed:
         self.is_constant = (begin, end, whole_every) == (0.0, 1.0, 0)
 
     def decide(self, step: int, progress: float | None) -> Decision:
+        """Decide what to do with the batch of this step.
+
+        Args:
+            step: The number of the batch, from 0.
+            progress: The share of the run that is done; None if it is unknown.
+
+        Returns:
+            The share of its rows to pass on, as a ``Decision``.
+        """
         is_past_end = progress is not None and progress >= self.end and self.end < 1  # a run may go on for longer
         is_inside = progress is None or (self.begin <= progress and not is_past_end)
         is_whole = self.whole_every > 0 and step % self.whole_every == 0
         return Decision(self.keep if is_inside and not is_whole else 1.0)
 
     def observe(self, order: Tensor, losses: Tensor) -> None:
-        """Nothing is measured."""
+        """Do nothing: nothing is measured.
+
+        Args:
+            order, losses: Ignored.
+
+        >>> import torch
+        >>> from infobatch.sieve import Fixed
+        >>> Fixed(0.5).observe(torch.arange(4), torch.rand(4))
+        """
 
     def state_dict(self) -> dict[str, Any]:
+        """Return an empty state: nothing changes in the course of a run.
+
+        >>> from infobatch.sieve import Fixed
+        >>> Fixed(0.5).state_dict()
+        {}
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Check that a state is empty.
+
+        Args:
+            state: What ``state_dict`` returned.
+
+        Raises:
+            StateError: If it is not.
+
+        >>> from infobatch.sieve import Fixed
+        >>> Fixed(0.5).load_state_dict({})
+        """
         check_fields(state, set(), "the measurements of this method", DAMAGED)
 
 
@@ -77,7 +116,7 @@ class Measured:
 
     Every ``every`` batches a whole batch is passed on. The model trains on all of it, and its own losses show how much
     of the gradient the rows carry that the look ranks first. Where the rows ranked first carry little more than others,
-    because most of the batch is not learnt yet or the look ranks badly, batches pass whole and are not looked at.
+    because most of the batch is not learned yet or the look ranks badly, batches pass whole and are not looked at.
 
     The result is read one measurement later, so that nothing waits for the device, and which step uses it does not
     depend on timing.
@@ -177,7 +216,7 @@ def count_kept(share: float, size: int) -> int:
 def unlearnt(losses: Tensor) -> Tensor:
     """Return 1 - exp(lowest loss - loss): for a cross-entropy, the probability the model does not give the target yet.
 
-    The lowest loss of the batch stands for what is left of the loss when a row is learnt, as with smoothed labels.
+    The lowest loss of the batch stands for what is left of the loss when a row is learned, as with smoothed labels.
     """
     lowest = torch.where(losses.isfinite(), losses, torch.inf).amin()
     return -torch.expm1(lowest - losses)

@@ -26,6 +26,13 @@ def count_flops(net: nn.Module, *inputs: Any) -> float:
     Matrix products, convolutions and attention are counted, as in ``torch.utils.flop_counter``. A training step costs
     three times as much.
 
+    Args:
+        net: The network.
+        inputs: What it is called with: at least one tensor of shape [batch, ...].
+
+    Raises:
+        InputError: If there is no such tensor.
+
     >>> import torch
     >>> count_flops(torch.nn.Linear(8, 4), torch.rand(16, 8))  # 2 * 8 * 4
     64.0
@@ -55,9 +62,16 @@ def net_of(net: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class SieveSummary:
-    """What a sieve has done so far, on this rank.
+    """What a sieve has done so far, on this rank; ``Sieve.summary`` returns it.
 
     FLOPs of the model are unknown unless ``summary`` is told what its forward pass costs.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+    >>> kept, weight = sieve(torch.rand(32))
+    >>> summary = sieve.summary(model_flops=1000.0)
+    >>> summary.keep, summary.compute, summary.saved
+    (0.5, 0.5, 0.5)
     """
 
     batches: int

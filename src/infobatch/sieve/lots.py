@@ -1,4 +1,4 @@
-"""Exactly k rows by lot, each with a chance of its own; nothing here waits for the device.
+"""Exactly k rows sampled at random, each with a chance of its own; nothing here waits for the device.
 
 Chances are added up as integers: the sums are exact and the same on every device, and torch has no deterministic
 ``cumsum`` of floating-point numbers on a GPU.

@@ -30,7 +30,7 @@ def adaptive(
     """Keep the hardest rows, as few as carry ``threshold`` of the gradient; otherwise pass the batch on whole.
 
     Every 16th batch passes whole, and the model's own losses show how much of the gradient the rows carry that the look
-    ranks first. Half of the rows chosen at random carry half of it.
+    ranks first. A random half of the rows carries half of it.
 
     Args:
         threshold: The share of the gradient that the rows passed on must carry.
@@ -38,6 +38,16 @@ def adaptive(
         every: The number of batches from one measurement to the next.
         mass: How large the gradient of a row is, judged from its loss. The default suits cross-entropies; for squared
             errors pass ``torch.sqrt``.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> infobatch.sieve.adaptive(sizes=(0.25, 0.5))
+    adaptive(threshold=0.65, sizes=(0.25, 0.5), every=16)
     """
     threshold, chosen = check_fraction("threshold", threshold), check_fractions("sizes", sizes)
     every = check_count("every", every, 1, "It is a number of batches.")
@@ -63,6 +73,17 @@ def hardest(
         keep: The share of a batch to pass on.
         class_floor: Of each class in the batch, keep at least this share of its rows.
         labels: With a class floor, a function that returns the classes of a batch.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+    >>> sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))  # the rows passed on, here the losses themselves, and their weights
+    (tensor([2., 1.]), tensor([1., 1.]))
     """
     keep = check_fraction("keep", keep)
     if not class_floor and labels is None:
@@ -80,13 +101,25 @@ def hardest(
     return with_share("hardest", keep, rule, class_floor=floor)
 
 
-@register(Card("ours", "rows by lot, more likely the lower their loss", LOOK, "unbiased"))
+@register(Card("ours", "rows at random, more likely the lower their loss", LOOK, "unbiased"))
 def lot(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
-    """Draw rows with chances that rise with the loss, at weight 1/chance.
+    """Sample rows at random, with chances that rise with the loss, and weight them by 1/chance.
 
     Args:
         keep: The share of a batch to pass on.
         floor: The least chance of a row, as a share of the mean chance; it bounds the weights.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.lot(keep=0.5, floor=1.0))
+    >>> kept, weight = sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))  # with a floor of 1 all chances are 1/2
+    >>> weight
+    tensor([2., 2.])
     """
     keep, floor = check_fraction("keep", keep), check_fraction("floor", floor)
 
@@ -103,6 +136,17 @@ def band(keep: float = 0.5, *, skip: float = 0.1) -> SieveMethod:
     Args:
         keep: The share of a batch to pass on.
         skip: The share left out at the hard end.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.band(keep=0.5, skip=0.25))
+    >>> sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))
+    (tensor([0.3000, 1.0000]), tensor([1., 1.]))
     """
     keep, skip = check_fraction("keep", keep), check_fraction("skip", skip)
     if keep + skip > 1:
@@ -116,13 +160,25 @@ def band(keep: float = 0.5, *, skip: float = 0.1) -> SieveMethod:
 
 @register(Card("InfoBatch (Qin 2024), inside the batch", "a random share of the rows below the mean", LOOK))
 def below_mean(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
-    """Keep the rows at or above the mean loss, and of those below as many by lot as ``keep`` leaves room for.
+    """Keep the rows at or above the mean loss, and a random sample of those below, as many as ``keep`` leaves room for.
 
     RePB compares with the mean of the batch, too, but decides with it about the next epoch.
 
     Args:
         keep: The share of a batch to pass on.
         floor: The least chance of a row, as a share of the mean chance; it bounds the weights.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.below_mean(keep=0.75))
+    >>> kept, weight = sieve(torch.tensor([0.1, 2.0, 0.1, 1.0]))  # both above 0.8 at weight 1, one of the others at 2
+    >>> weight.sum(), sieve.reduce(kept)  # the mean loss of the whole batch is 0.8
+    (tensor(4.), tensor(0.8000))
     """
     keep, floor = check_fraction("keep", keep), check_fraction("floor", floor)
 
@@ -134,20 +190,47 @@ def below_mean(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
 
 @register(Card("control", "rows at random", "no look", "all 1", "nothing"))
 def random_rows(keep: float = 0.5) -> SieveMethod:
-    """Keep a random part of each batch: the control that shows what a look adds."""
+    """Keep a random part of each batch: the control that shows what a look adds.
+
+    Args:
+        keep: The share of a batch to pass on.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(None, infobatch.sieve.random_rows(keep=0.5))
+    >>> batch, weight = sieve(torch.rand(32, 8))
+    >>> len(batch)
+    16
+    """
     keep = check_fraction("keep", keep)
     return SieveMethod("random_rows", {"keep": keep}, _random, lambda: Fixed(keep), needs_look=False)
 
 
-@register(Card("Selective Backprop (Jiang 2019), as in Composer", "rows by lot, by rank of loss", OWN, "all 1/keep"))
+@register(Card("Selective Backprop (Jiang 2019), as in Composer", "rows at random, by rank of loss", OWN, "all 1/keep"))
 def selective_backprop(keep: float = 0.5, *, begin: float = 0.5, end: float = 0.9, whole_every: int = 2) -> SieveMethod:
-    """Draw rows in proportion to (percentile of the loss) ** (1/keep - 1), between half and 0.9 of the run.
+    """Sample rows in proportion to (percentile of the loss) ** (1/keep - 1), between half and 0.9 of the run.
 
     Args:
         keep: The share of a batch to pass on.
         begin: The share of the run at which it begins.
         end: The share of the run at which it ends.
         whole_every: Every n-th batch passes whole; 0 for none.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.selective_backprop(), num_steps=10)
+    >>> [len(sieve(losses)[0]) for losses in torch.rand(10, 32)]
+    [32, 32, 32, 32, 32, 16, 32, 16, 32, 32]
     """
     keep, (begin, end) = check_fraction("keep", keep), check_fractions("begin, end", (begin, end))
     whole_every = check_count("whole_every", whole_every, 0, "Every n-th batch passes whole; 0 for none.")
@@ -163,7 +246,22 @@ def selective_backprop(keep: float = 0.5, *, begin: float = 0.5, end: float = 0.
 
 @register(Card("RHO-LOSS (Mindermann 2022)", "all but the most learnable rows", "Reference of Own", "all 1/keep"))
 def rho_loss(keep: float = 0.1) -> SieveMethod:
-    """Keep the rows whose loss exceeds that of a reference network by most; needs ``Reference`` as its look."""
+    """Keep the rows whose loss exceeds that of a reference network by most; needs ``Reference`` as its look.
+
+    Args:
+        keep: The share of a batch to pass on.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.rho_loss(keep=0.5))
+    >>> sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))  # weights 1/keep: the step is the mean over the rows passed on
+    (tensor([2., 1.]), tensor([2., 2.]))
+    """
 
     def rule(seen: Seen) -> Choice:
         return _as_mean(rules.choose_hardest(seen.losses, seen.k), len(seen.losses))
@@ -171,9 +269,9 @@ def rho_loss(keep: float = 0.1) -> SieveMethod:
     return with_share("rho_loss", check_fraction("keep", keep), rule)
 
 
-@register(Card("ES, the batch level of ESWP (2025)", "rows by lot, by loss", "Remembered of Own", "all 1/keep"))
+@register(Card("ES, the batch level of ESWP (2025)", "rows at random, by loss", "Remembered of Own", "all 1/keep"))
 def es(keep: float = 0.5, *, begin: float = 0.0, end: float = 1.0) -> SieveMethod:
-    """Draw rows in proportion to b1 * s + (1 - b1) * loss, where s is a slow average over epochs.
+    """Sample rows in proportion to b1 * s + (1 - b1) * loss, where s is a slow average over epochs.
 
     The look is ``Remembered(Own(model, criterion), train_data, share=b1, column="slow")``, with ``train_data`` a
     ``Pruned`` data set of the method ``eswp``, which is the other of the two levels; alone, use ``Own``.
@@ -182,6 +280,17 @@ def es(keep: float = 0.5, *, begin: float = 0.0, end: float = 1.0) -> SieveMetho
         keep: The share of a batch to pass on.
         begin: The share of the run at which it begins.
         end: The share of the run at which it ends; the source trains on full data at both ends.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.es(keep=0.5))
+    >>> sieve(torch.tensor([0.0, 2.0, 0.0, 1.0]))  # a loss of 0 is drawn only if there is nothing else
+    (tensor([2., 1.]), tensor([2., 2.]))
     """
     keep, (begin, end) = check_fraction("keep", keep), check_fractions("begin, end", (begin, end))
     check_window(begin, end)
@@ -202,6 +311,17 @@ def small_loss(keep: float = 0.8, *, begin: float = 0.1) -> SieveMethod:
     Args:
         keep: The share of a batch to pass on: one minus the share of wrong labels.
         begin: The share of the run after which to begin, when the look can tell.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.small_loss(keep=0.5, begin=0.0))
+    >>> sieve(torch.tensor([0.1, 2.0, 0.3, 1.0]))
+    (tensor([0.1000, 0.3000]), tensor([2., 2.]))
     """
     keep, (begin,) = check_fraction("keep", keep), check_fractions("begin", (begin,))
 
@@ -224,6 +344,19 @@ def tokens(valid: Callable[[Any], Tensor], keep: float = 0.6) -> SieveMethod:
     Args:
         valid: A function that returns which tokens of a batch count, in the shape of the losses.
         keep: The share of the valid tokens.
+
+    Returns:
+        The method, for ``infobatch.Sieve``.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import torch, infobatch
+    >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.tokens(lambda losses: losses >= 0, keep=0.5))
+    >>> losses, weight = sieve(torch.tensor([[0.1, 2.0, 0.3], [1.0, -1.0, -1.0]]))  # -1: not to be predicted
+    >>> weight
+    tensor([[0., 1., 0.],
+            [1., 0., 0.]])
     """
     if not callable(valid):
         remedy = 'For example tokens(lambda batch: batch["labels"] != -100).'

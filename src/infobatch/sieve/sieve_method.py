@@ -18,7 +18,13 @@ Arguments = ParamSpec("Arguments")
 
 
 class Seen(NamedTuple):
-    """What a rule may read of a batch."""
+    """What a rule may read of a batch.
+
+    >>> import torch
+    >>> from infobatch.sieve import Seen
+    >>> Seen(losses=torch.tensor([0.1, 2.0]), k=1, generator=None, batch=None).k
+    1
+    """
 
     losses: Tensor
     """The losses of the look, shape [batch]; minus infinity for a row that must not be chosen."""
@@ -55,7 +61,7 @@ class SieveMethod:
     valid_tokens: Callable[[Any], Tensor] | None = None
     """Given for methods that choose tokens instead of rows: (batch) -> which tokens count."""
     is_windowed: bool = False
-    """Whether it works in a part of the run only, so that the sieve needs ``num_steps``."""
+    """Whether it is active in part of the run only, so that the sieve needs ``num_steps``."""
     needs_look: bool = True
     """Whether the rule reads losses."""
     unbiased: bool = False
@@ -71,7 +77,18 @@ SIEVE_CARDS: dict[str, Card] = {}
 
 
 def register(card: Card) -> Callable[[Callable[Arguments, SieveMethod]], Callable[Arguments, SieveMethod]]:
-    """Register a function that makes a method, under the function's name and with its card."""
+    """Register a function that makes a method, under the function's name and with its card.
+
+    Args:
+        card: Its row in the table of methods.
+
+    Returns:
+        A decorator, which returns the function unchanged.
+
+    >>> from infobatch.sieve import SIEVE_CARDS, SIEVE_METHODS
+    >>> "hardest" in SIEVE_METHODS, SIEVE_CARDS["hardest"].leaves_out
+    (True, 'the easiest rows')
+    """
 
     def add(make: Callable[Arguments, SieveMethod]) -> Callable[Arguments, SieveMethod]:
         SIEVE_METHODS[make.__name__] = make
