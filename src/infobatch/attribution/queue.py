@@ -172,8 +172,13 @@ def wrong_size(count: int, expected: int) -> MisalignedError:
             "from train_data.batch_indices. If a sieve chose these rows, call loss, score = sieve.expand(losses), then "
             "update(loss, score=score)."
         )
-    else:
+    elif count % expected:
         remedy = "Call update() once for each batch, with one loss per sample."
+    else:
+        remedy = (
+            "Call update() once for each batch, with one loss per sample. Of losses per token, shape [batch * length], "
+            "make one: loss, score = infobatch.per_sample(losses.view(batch_size, -1), mask)."
+        )
     return MisalignedError(message(f"all {plural(expected, 'loss')} of the batch that waits", str(count), remedy))
 
 

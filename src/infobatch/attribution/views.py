@@ -22,7 +22,7 @@ class Fetched(list[Any]):
 
 
 class View(Dataset[Any]):
-    """The wrapped data set, sample by sample: the part of a ``Pruned`` that is sent to a loader's workers.
+    """The wrapped data set, sample by sample.
 
     Attributes that a view does not have are those of the wrapped data set, for reading and for writing.
     """
@@ -50,11 +50,7 @@ class View(Dataset[Any]):
             samples: Any = [self[index] for index in indices]
         else:
             samples = many(indices) if many else [source[index] for index in indices]
-        if type(samples) is not list:
-            return samples  # a batch in its own format: leave it, and let the loader count
-        fetched = Fetched(samples)
-        fetched.indices = indices
-        return fetched
+        return samples
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in self.OWN:
@@ -80,7 +76,19 @@ COPY = message(
 )
 
 
-class Copied(View):
+class TrainingView(View):
+    """Samples for training: the indices of a batch stay with it until it is collated."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        samples = super().__getitems__(indices)
+        if type(samples) is not list:
+            return samples  # a batch in its own format: leave it, and let the loader count
+        fetched = Fetched(samples)
+        fetched.indices = indices
+        return fetched
+
+
+class Copied(TrainingView):
     """What reaches another process: samples for a loader's workers, and nothing to train with."""
 
     def __getattr__(self, name: str) -> Any:
@@ -89,13 +97,13 @@ class Copied(View):
         raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
 
 
-class Owner(View):
+class Owner(TrainingView):
     """A view with scores, of which there must be only one; the samples alone go to a loader's workers."""
 
     @classmethod
     def _decides_samples(cls) -> bool:
         """Whether a subclass decides what a sample is, so that the wrapped data set alone does not tell."""
-        return cls.__getitem__ is not View.__getitem__ or cls.__getitems__ is not View.__getitems__
+        return cls.__getitem__ is not View.__getitem__ or cls.__getitems__ is not TrainingView.__getitems__
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         remedy = "Make a new one and load the state_dict() of this one."
