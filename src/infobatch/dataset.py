@@ -16,21 +16,19 @@ from .attribution.views import COPY, Copied, FullView, Owner, View
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
-from .epoch.scores import Scores, ScoreTable
+from .epoch.scores import ScoreTable
 from .epoch.slice import choose_scores
 from .errors import InputError, MisalignedError, message
 from .methods.channels import check_channels
-from .methods.cuts import rule_of
 from .methods.method import Method, Moment
 from .methods.rules.fixed import fit_method
 from .plan import Compensation, EpochSummary, PlanNumbers
 from .ranks.exchange import Ranks, find
-from .ranks.shards import ShardedScores
-from .state import make_state, restore
+from .state import make_scores, make_state, restore
 
 
 class Pruned(Owner):
-    """A data set that shows each epoch only the samples a method keeps, and weights their losses.
+    """A data set that yields in each epoch only the samples that the method keeps, and weights their losses.
 
     Args:
         dataset: A map-style data set.
@@ -47,14 +45,13 @@ class Pruned(Owner):
         InputError: If an argument cannot be right, or the method does not fit the data or the number of epochs.
         RankError: If ``shard_scores`` finds no process group although the process was launched as one of several.
 
-    >>> import torch, infobatch
-    >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
-    >>> train = infobatch.Pruned(data, infobatch.methods.random(ratio=0.5), num_epochs=4)
-    >>> for epoch in range(train.epoch, 4):
-    ...     for (x,) in infobatch.DataLoader(train, batch_size=10):
-    ...         loss = train.update(x.square().sum(1))
-    >>> [summary.kept for summary in train.history]
-    [100, 50, 50, 50]
+    >>> import infobatch
+    >>> train_data = infobatch.Pruned(range(100), infobatch.methods.random(ratio=0.5), num_epochs=8)
+    >>> for epoch in range(train_data.epoch, 8):
+    ...     for x in infobatch.DataLoader(train_data, batch_size=10):
+    ...         loss = train_data.update(x / 100)
+    >>> [summary.kept for summary in train_data.history]
+    [100, 50, 50, 50, 50, 50, 50, 100]
     """
 
     OWN = View.OWN | {"method", "num_epochs", "seed", "compensate", "group"}
@@ -80,14 +77,7 @@ class Pruned(Owner):
             raise InputError(COPY if isinstance(dataset, Copied) else twice)
         method = fit_method(method, len(dataset), num_epochs)
         checks.check_options(compensate, shard_scores)
-        scores: Scores
-        if shard_scores:
-            by_cuts = rule_of(method.policy) is not None and method.memory is None and not method.around
-            checks.check_shardable(len(dataset), repr(method), by_cuts)
-            scores = ShardedScores(len(dataset), find(group))
-        else:
-            scores = table = ScoreTable(len(dataset))
-            table.make_columns(method.memory, method.channels)
+        scores = make_scores(len(dataset), method, group, shard=shard_scores)
         super().__init__(dataset)
         self.method = method
         self.num_epochs = num_epochs
@@ -107,19 +97,13 @@ class Pruned(Owner):
         self._advice.check_length(num_epochs)
 
     # ---- the training loop -------------------------------------------------------------------------------
-
     @property
     def sampler(self) -> PlanSampler:
         """The sampler for ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
         return self._sampler
 
     def update(
-        self,
-        loss: Tensor,
-        indices: Tensor | None = None,
-        *,
-        score: Tensor | None = None,
-        **channels: Tensor | None,
+        self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None, **channels: Tensor | None
     ) -> Tensor:
         """Record one loss per sample, and return the weighted mean to call ``backward`` on.
 
@@ -127,8 +111,8 @@ class Pruned(Owner):
 
         Args:
             loss: The losses of a whole batch, shape [batch], as from a criterion with ``reduction="none"``.
-            indices: The samples they belong to. Without them, the losses belong to the batch that has waited longest.
-                With them, the order of the loader does not matter, and a batch may come in parts.
+            indices: The samples they belong to; without them, the oldest batch still without losses. With them, the
+                order of the loader does not matter, and a batch may come in parts.
             score: What to record instead of the loss. NaN beside a finite loss means that nothing is known of this
                 sample: it keeps the score it had. ``infobatch.per_sample`` returns such scores.
             channels: What some methods need with every loss, as ``confidence``; see ``methods.channels``.
@@ -139,6 +123,11 @@ class Pruned(Owner):
         Raises:
             InputError: If an argument has the wrong shape, type or device.
             MisalignedError: If the losses cannot be shown to belong to the waiting batch.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=4):
+        ...     loss = train_data.update(x / 8)  # then backward, and the optimizer's step
         """
         checks.check_loss(loss)
         if not torch.is_grad_enabled():
@@ -176,11 +165,11 @@ class Pruned(Owner):
     def batch_weights(self) -> Tensor:
         """The weights of the last ``update``, for optimizers that evaluate a batch twice: SAM, LBFGS.
 
-        >>> import torch, infobatch
-        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
-        >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
-        ...     loss = train_data.update(x)  # backward, and the step to the worst point nearby
-        ...     again = (x * train_data.batch_weights).mean()  # backward there, and the optimizer's step
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=4):
+        ...     loss = train_data.update(x / 8)  # backward, and the step to the worst point nearby
+        ...     again = (x / 8 * train_data.batch_weights).mean()  # backward there, and the optimizer's step
         """
         return self._epoch.latest_weights()
 
@@ -188,19 +177,27 @@ class Pruned(Owner):
     def batch_indices(self) -> Tensor:
         """The indices of the batch that was delivered last, on the CPU: what ``update`` needs for parts of a batch.
 
-        >>> import torch, infobatch
-        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
-        >>> for (x,) in infobatch.DataLoader(train_data, batch_size=4):
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=4):
         ...     for part, indices in zip(x.split(2), train_data.batch_indices.split(2)):
-        ...         loss = train_data.update(part, indices)
+        ...         loss = train_data.update(part / 8, indices)
         """
         return self._epoch.expect("a call for indices").newest()
 
     def skip(self) -> None:
-        """Leave out the batch that has waited longest: it gets no losses.
+        """Leave out the oldest batch still without losses: it gets none, and its samples keep the scores they had.
 
         Raises:
             MisalignedError: If no batch waits.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=4):
+        ...     train_data.skip()
+        ...     print(train_data.progress)
+        (0, 4, 8)
+        (1, 0, 8)
         """
         self._epoch.skip()
         self._settle_together()
@@ -208,8 +205,7 @@ class Pruned(Owner):
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """Yield the samples that the last epoch left out as (batch, indices), for a forward pass between two epochs.
 
-        Call ``observe`` for each batch. Only for methods that need it. With ranks, each yields its share, and all must
-        take part.
+        Call ``observe`` for each batch. Only for methods that need it. With ranks, all take part, each with its share.
 
         Args:
             batch_size: The batch size per rank.
@@ -219,13 +215,12 @@ class Pruned(Owner):
             InputError: If the method needs no such pass, or an argument would reorder or drop samples.
             MisalignedError: Inside an epoch, or if a batch had no ``observe``.
 
-        >>> import torch, infobatch
-        >>> data = torch.utils.data.TensorDataset(torch.rand(40, 1))
-        >>> train = infobatch.Pruned(data, infobatch.methods.kakurenbo(), num_epochs=4)
-        >>> for (x,) in infobatch.DataLoader(train, batch_size=8):
-        ...     loss = train.update(x.sum(1), confidence=1 - x.sum(1))
-        >>> for (x,), indices in train.hidden(batch_size=8):
-        ...     train.observe(x.sum(1), indices, confidence=1 - x.sum(1))
+        >>> import infobatch
+        >>> train_data = infobatch.Pruned(range(40), infobatch.methods.kakurenbo(), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=8):
+        ...     loss = train_data.update(x / 40, confidence=1 - x / 40)
+        >>> for x, indices in train_data.hidden(batch_size=8):
+        ...     train_data.observe(x / 40, indices, confidence=1 - x / 40)
         """
         batch_size = checks.check_count("batch_size", batch_size, 1, "Use that of training.")
         checks.check_hidden_loader(loader)
@@ -275,8 +270,8 @@ class Pruned(Owner):
 
         With ``shard_scores`` only its numbers, and asking for a new plan is a collective call.
 
-        >>> import torch, infobatch
-        >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
         >>> train_data.plan()
         Plan(epoch=0, kept=8 of 8, saved=0.0%)
         """
@@ -299,16 +294,21 @@ class Pruned(Owner):
         return epoch.plan
 
     def to(self, device: torch.device | str) -> Pruned:
-        """Move the scores, as the first ``update`` does; call this if that one is compiled or captured."""
+        """Move the scores to a device, as the first ``update`` does; call this if that one is compiled or captured."""
         self._epoch.to(torch.device(device))
         return self
 
     def full(self) -> FullView:
-        """Return all samples, for passes that do not train: evaluation, or a pass that updates BatchNorm."""
+        """Return all samples, for passes that do not train: evaluation, or a pass that updates BatchNorm.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> len(train_data.full())  # as many in a pruned epoch
+        8
+        """
         return FullView(self, self.seed)
 
     # ---- facts -------------------------------------------------------------------------------------------
-
     @property
     def scores(self) -> Tensor:
         """A copy of the score of each sample; NaN if nothing is known. With ``shard_scores``, those of ``owned``."""
@@ -322,17 +322,16 @@ class Pruned(Owner):
 
     @property
     def history(self) -> tuple[EpochSummary, ...]:
-        """A summary of each finished epoch; with ranks, up to the last one whose losses were exchanged."""
+        """A summary of each finished epoch; with ranks, of those whose losses were exchanged."""
         if self._epoch.is_alone:
             self._settle()
         return tuple(self._summaries)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(epoch, samples done, samples in all) of the epoch that the next batch belongs to.
+        """(epoch, samples done, samples in all) of the epoch of the next batch, as in the example of ``skip``.
 
-        With ranks: of this rank's slice, and (epoch, 0, 1) while the next plan waits for the losses of the others, or
-        for a pass over the hidden samples.
+        With ranks, of this rank's slice; (epoch, 0, 1) while the next plan waits for other ranks or a hidden pass.
         """
         world, epoch = find(self.group).world, self._epoch
         if self._hidden is not None or (world > 1 and (epoch.plan is None or epoch.is_finished())):
@@ -343,23 +342,23 @@ class Pruned(Owner):
         return epoch.epoch, before + epoch.done(), before + left
 
     # ---- checkpoints -------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on from here, as plain tensors, numbers and text.
+        """Return everything needed to resume training, as plain tensors, numbers and text.
 
-        With ranks call it on all of them: inside an epoch it brings their losses together. The result is the same on
-        each, and any number of ranks may go on from it. A rank that is alone after 30 seconds warns, and its state has
-        no new losses of the others. With ``shard_scores`` it is this rank's shard, and any number of ranks may go on
-        from all shards together.
+        With ranks, call it on all of them: inside an epoch it gathers their losses. The result is the same on each, and
+        any number of ranks can resume from it. A rank that is alone after 30 seconds warns, and its state has no new
+        losses of the others. With ``shard_scores`` it is this rank's shard; any number of ranks can resume from all.
 
         >>> import infobatch
-        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=3)
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
         >>> state = train_data.state_dict()  # infobatch.save writes it beside those of the model and the optimizer
         >>> train_data.load_state_dict(state)
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
-        self._settle()
+        if self._must_close():
+            self._epoch.check_all_close()
+            self._close()
         return make_state(
             self._epoch,
             method=self.method.terms,
@@ -370,10 +369,9 @@ class Pruned(Owner):
         )
 
     def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
-        """Go on from a ``state_dict``: the same remaining samples, the same later plans.
+        """Resume from a ``state_dict``, as its example shows: the same remaining samples, the same later plans.
 
-        The seed comes with it; ``num_epochs`` stays as given here. The state is checked completely before anything
-        changes.
+        The seed comes with it; ``num_epochs`` stays as given here. All of it is checked before anything changes.
 
         Args:
             state: What ``state_dict`` returned. With ``shard_scores`` the state this rank saved or, from any number of
@@ -394,7 +392,6 @@ class Pruned(Owner):
         restore(self._epoch, states, self.compensate)
 
     # ---- epochs ------------------------------------------------------------------------------------------
-
     def _begin_pass(self, iterator: _BaseDataLoaderIter | None) -> Counted:
         """Begin a pass. Called by the sampler at its first step."""
         checks.check_loaded(getattr(iterator, "_dataset", None), self.dataset, self, self._scores.size)
@@ -456,8 +453,11 @@ class Pruned(Owner):
 
     def _settle(self) -> None:
         """Close the running epoch if it is finished."""
-        if self._epoch.turn is not None or self._epoch.is_finished():
+        if self._must_close():
             self._close()
+
+    def _must_close(self) -> bool:
+        return self._epoch.turn is not None or self._epoch.is_finished()
 
     def _settle_together(self) -> None:
         """With ranks, close the epoch at its last update, which all of them reach; a counting device is not asked."""

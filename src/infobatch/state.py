@@ -6,13 +6,29 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from .checks import check_shardable
 from .epoch.running import RunningEpoch
-from .epoch.scores import copy_to_cpu
+from .epoch.scores import Scores, ScoreTable, copy_to_cpu
 from .epoch.slice import UNSEEN
+from .methods.cuts import rule_of
+from .methods.method import Method
 from .plan import Compensation, EpochSummary
+from .ranks.exchange import find
+from .ranks.shards import ShardedScores
 from .state_checks import FORMAT
 
 State = dict[str, Any]
+
+
+def make_scores(size: int, method: Method, group: Any, *, shard: bool) -> Scores:
+    """Return what holds the scores of a training before its first epoch: a table, or one shard of it per rank."""
+    if shard:
+        by_cuts = rule_of(method.policy) is not None and method.memory is None and not method.around
+        check_shardable(size, repr(method), by_cuts)
+        return ShardedScores(size, find(group))
+    table = ScoreTable(size)
+    table.make_columns(method.memory, method.channels)
+    return table
 
 
 def make_state(

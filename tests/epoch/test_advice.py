@@ -140,7 +140,7 @@ def told(train: Callable[[], Any]) -> list[str]:
 LOOKS = Advice.looks_left  # as in a new process
 
 
-def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True) -> None:
+def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True, begun: int = 0) -> None:
     """A plain loop with a scheduler that is stepped at every so many batches, or (0) once per epoch."""
     if first:
         Advice.looks_left = LOOKS
@@ -149,6 +149,8 @@ def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True) -
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64))
+    if begun:
+        scheduler.load_state_dict(scheduler.state_dict() | {"last_epoch": begun, "_step_count": begun + 1})
     if paced:
         scheduler = infobatch.pace(scheduler, train_data, 8 // every if every else 1)
     for _ in range(8):
@@ -188,6 +190,12 @@ def test_without_pruning_nothing_is_noticed() -> None:
     assert told(lambda: a_loop(paced=False, every=1, method=infobatch.methods.full())) == []
 
 
+@pytest.mark.parametrize(("begun", "said"), [(20, 1), (0, 0)])
+def test_a_scheduler_that_was_resumed_without_the_data_is_noticed(begun: int, said: int) -> None:
+    texts = told(lambda: a_loop(paced=True, every=1, begun=begun))
+    assert ["train_data.state_dict()" in text for text in texts] == [True] * said
+
+
 def test_the_callers_variables_stay_as_they_are() -> None:
     """A script may hold on to the dict that locals() returned, as Ignite's example does."""
 
@@ -216,6 +224,21 @@ def test_an_epoch_whose_losses_never_reach_backward_is_noticed() -> None:
     (text,) = [text for text in told(lambda: loop(backward=False)) if "backward" in text]
     assert "full()" in text
     assert not [text for text in told(lambda: loop(backward=True)) if "backward" in text]
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(1, 0), (4, 1)])
+def test_epochs_of_one_batch_without_backward_are_noticed(epochs: int, said: int) -> None:
+    """A loop may call backward on the only loss of an epoch after the epoch was closed; not on those of many."""
+    weight = torch.nn.Parameter(torch.ones(1))
+
+    def loop() -> None:
+        train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), 8)
+        for _ in range(epochs):
+            for (x,) in infobatch.DataLoader(train_data, batch_size=8):
+                train_data.update(x * weight)
+        assert train_data.epoch == epochs
+
+    assert ["backward" in text for text in told(loop)] == [True] * said
 
 
 @pytest.mark.parametrize("trains", [[False, True, True], [True, True, False], [True] * 3, [False] * 3])

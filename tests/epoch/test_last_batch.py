@@ -154,6 +154,23 @@ def test_a_ghost_leaves_the_score_of_its_sample_alone() -> None:
     assert int((train_data.scores >= 100).sum()) == train_data.history[-1].kept
 
 
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_beside_a_ghost_the_only_sample_of_an_epoch_counts_as_without_one(length: int) -> None:
+    """In one piece or in parts; a ghost's loss has no influence even if it is not finite."""
+    method = infobatch.methods.random(ratio=0.9, delta=1.0)
+    data = TensorDataset(torch.arange(10.0), torch.arange(10))
+    train_data = infobatch.Pruned(data, method, 2)
+    for _ in range(2):
+        for x, z in infobatch.DataLoader(train_data, batch_size=4):
+            weights = train_data._scores.look_up(z)
+            losses = (x + 1).masked_fill(weights == 0, torch.nan)
+            parts = zip(losses.split(length or len(z)), z.split(length or len(z)), strict=True)
+            steps = [float(train_data.update(part, named)) * len(part) / len(z) for part, named in parts]
+    assert train_data.history[-1].kept == 1
+    assert len(z) == 2
+    assert sum(steps) == pytest.approx(float((losses * weights).nansum()))
+
+
 class Slow(torch.utils.data.Dataset[Any]):
     """Some of its samples take their time; which ones, workers see as it changes."""
 

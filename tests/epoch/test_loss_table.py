@@ -12,7 +12,7 @@ from torch import Tensor
 
 from infobatch.epoch.scores import ScoreTable, merge_losses
 from infobatch.epoch.slice import SKIPPED, UNSEEN
-from infobatch.methods.cuts import BLOCK, at_least, beyond
+from infobatch.methods.cuts import BLOCK, beyond, float32_ceil
 from infobatch.methods.cuts import mean_score as mean
 from infobatch.methods.memory import average
 from infobatch.plan import Plan
@@ -35,7 +35,7 @@ def next_float(value: float, steps: int = 1) -> float:
 
 
 def below(scores: Tensor, bound: float) -> Tensor:
-    return scores < at_least(bound)
+    return scores < float32_ceil(bound)
 
 
 def exact_mean(scores: list[float]) -> Fraction:

@@ -105,14 +105,26 @@ class Advice:
             self._gave_pace = True
             epochs = max(plan.epoch - self._first_epoch, 1)
             for one in find_schedulers():
-                steps = one.last_epoch - self._steps_before.get(id(one), 0)
-                if steps > 2 * epochs and unwrap(one.optimizer) not in paced:
-                    warn(
-                        f"{type(one).__name__} was stepped {steps} times in {plural(epochs, 'epoch')}: it counts steps, "
-                        "of which pruned epochs have fewer, so it would not reach its end. Wrap it: scheduler = "
-                        "infobatch.pace(scheduler, train_data, infobatch.full_steps(train_data, batch_size))"
-                    )
+                before = self._steps_before.get(id(one), 0)
+                if said := self._judge(one, before, one.last_epoch - before, epochs, paced):
+                    warn(said)
                     return
+
+    def _judge(self, scheduler: Any, before: int, steps: int, epochs: int, paced: Any) -> str:
+        """Say what is wrong with a scheduler that made this many steps in this many epochs; empty if nothing is."""
+        name = type(scheduler).__name__
+        if before and steps and not self._first_epoch:
+            return (
+                f"{name} had made {plural(before, 'step')} when the data began at epoch 0: if this run was resumed, "
+                "save train_data.state_dict() and load it, too"
+            )
+        if steps > 2 * epochs and unwrap(scheduler.optimizer) not in paced:
+            return (
+                f"{name} was stepped {steps} times in {plural(epochs, 'epoch')}: it counts steps, of which pruned "
+                "epochs have fewer, so if it is stepped in all epochs, it does not reach its end. Wrap it: scheduler = "
+                "infobatch.pace(scheduler, train_data, infobatch.full_steps(train_data, batch_size))"
+            )
+        return ""
 
     def check_hidden(self, table: ScoreTable) -> None:
         """Warn if samples were left out and not observed since, though the method needs it."""

@@ -97,6 +97,8 @@ class RunningEpoch:
         """Whether a loss of this epoch has reached backward."""
         self.watched = 0
         """How many losses of this epoch were watched for that."""
+        self.unreached = 0
+        """How many losses of the epochs before were watched since backward reached one."""
         self.had_bare = False
         """Whether an update of this epoch had losses without a gradient."""
         self.idle_passes = 0
@@ -165,18 +167,19 @@ class RunningEpoch:
             agree(ranks, {**facts, "epoch": self.epoch, **self.scores.terms(self.done_before)})
             self.ranks, self._meeting = ranks, next(MEETINGS)
 
+    def check_all_close(self) -> None:
+        """Before an epoch is closed in order to save, check that all ranks do so where shards must talk for it."""
+        if self.scores.is_sharded and not self._all_come():
+            remedy = "Call state_dict() outside of any `if rank == 0` or `if is_main_process`, and save each shard."
+            raise RankError(message("state_dict() on all ranks: each has a shard", f"{self.ranks} alone", remedy))
+
     def all_save(self) -> bool:
         """Whether all ranks save at this point, so that each state can hold the losses of all.
 
         If they do not, warn: this rank saves what it knows.
         """
-        ranks, queue = self.ranks, self.queue
-        if ranks is None or ranks.world == 1 or self.scores.is_sharded:
-            return True
-        point = f"{self._meeting}/{self.epoch}/{queue.taken if queue else 0}/{self.named}"
-        times = self._saves.count(point)
-        self._saves = [*(other for other in self._saves if other == point), point]
-        if all_come(ranks, f"{point}/{times}"):
+        ranks = self.ranks
+        if self.scores.is_sharded or self._all_come():
             return True
         warn(
             f"state_dict() was called on {ranks} while others did not call it: inside an epoch it holds the new losses "
@@ -184,6 +187,16 @@ class RunningEpoch:
             "`if rank == 0` or `if is_main_process`; write the file on one"
         )
         return False
+
+    def _all_come(self) -> bool:
+        """Whether all ranks come to this point of the training."""
+        ranks, queue = self.ranks, self.queue
+        if ranks is None or ranks.world == 1:
+            return True
+        point = f"{self._meeting}/{self.epoch}/{queue.taken if queue else 0}/{self.named}"
+        times = self._saves.count(point)
+        self._saves = [*(other for other in self._saves if other == point), point]
+        return all_come(ranks, f"{point}/{times}")
 
     def _over_ranks(self, count: int) -> int:
         return count * (1 if self.ranks is None else self.ranks.world)
@@ -363,7 +376,7 @@ class RunningEpoch:
             return 1.0 if queue is None else queue.slice.correction(count, count)
         if queue is not None and queue.is_sized:
             if self.plan is not None and not self.done_before and self.plan.kept <= self._over_ranks(queue.batch_size):
-                return 1.0
+                return queue.slice.correction(queue.size, queue.size)
             rest = queue.total % queue.batch_size
             return _factor_in_rest(queue, indices, rest) if 0 < count <= rest else 1.0
         if self.counts_on_device and indices.device.type != "cpu":
@@ -423,7 +436,8 @@ class RunningEpoch:
             received -= queue.slice.count_ghosts(queue.taken)
             queue.slice.hand_in()
         turn = Turn(plan, queue, summarize(plan, scores.noise(plan), scores.planned), scores.planned + plan.kept)
-        turn.is_without_backward = self.watched > 1 and not self.had_backward
+        # a single loss may still be on its way to backward
+        turn.is_without_backward = self.unreached + self.watched > 1 and not self.had_backward
         turn.had_gradients = bool(self.watched) or (False if self.had_bare else None)
         try:
             checks.check_attribution(received, scores.count_seen(), scores.count_strangers(), self.epoch)
@@ -449,10 +463,12 @@ class RunningEpoch:
             self.last.supersede()
         self._stand_before(epoch)
         self.last = self.ranks = self.turn = self.latest = None
+        self.unreached = 0
 
     def _stand_before(self, epoch: int) -> None:
         self.epoch, self.plan = epoch, None
         self.is_resumed = self.is_announced = self.is_plan_asked = False
+        self.unreached = 0 if self.had_backward else self.unreached + self.watched
         self.done_before = self.named = self.idle_passes = self.watched = 0
         self.had_backward = self.had_bare = False
         self.largest_before, self.largest_here = self.largest_here or self.largest_before, 0

@@ -173,3 +173,35 @@ torch.save([saved, train.scores, [str(one.message) for one in caught]], sys.argv
     assert len(remaining) == (12 if at == "inside" else 20)
     known = train.scores
     assert torch.equal(known % 100, torch.arange(40.0))
+
+
+@pytest.mark.parametrize("at", ["inside", "end"])
+def test_a_rank_that_saves_its_shard_alone_does_not_wait(at: str, tmp_path: Path) -> None:
+    """Inside an epoch its shard needs nobody; at the end the ranks must talk: refused, and training goes on."""
+    script = tmp_path / "shard.py"
+    script.write_text(
+        f"""
+import sys, torch, infobatch, torch.distributed as dist
+from infobatch.ranks import exchange
+from torch.utils.data import TensorDataset
+exchange.PATIENCE = 1.0
+dist.init_process_group("gloo")
+rank, said = dist.get_rank(), []
+train = infobatch.Pruned(TensorDataset(torch.arange(40.0)), infobatch.methods.random(0.5), 8, shard_scores=True)
+for epoch in range(5):
+    for step, (x,) in enumerate(infobatch.DataLoader(train, 2)):
+        train.update(x + 100 * epoch)
+        if rank == 0 and (epoch, step) == ((2, 1) if "{at}" == "inside" else (2, 4)):
+            try:
+                said.append(type(train.state_dict()).__name__)
+            except infobatch.RankError as error:
+                said.append(str(error))
+dist.barrier()
+torch.save([said, train.epoch], sys.argv[1] + str(rank))
+"""
+    )
+    run_ranks(2, script, tmp_path / "out")
+    (said, epoch), (_, other) = (torch.load(tmp_path / f"out{rank}") for rank in range(2))
+    assert epoch == other == 5
+    (said,) = said
+    assert said == "dict" if at == "inside" else "on all ranks" in said
