@@ -49,3 +49,7 @@ __all__ = [
     "margin",
     "random",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -24,7 +24,7 @@ def ccs(
     cutoff: float = 0.1,
     bins: int = 50,
 ) -> Selection:
-    """Drop the hardest samples, which may be mislabelled, then draw equally many from each bin of scores.
+    """Drop the hardest samples, which may be mislabeled, then draw equally many from each bin of scores.
 
     Zheng et al. (ICLR 2023). The remaining range of scores is cut into bins of equal width; a bin that holds fewer
     samples than it should give is used entirely.
@@ -33,7 +33,7 @@ def ccs(
         evidence: What is known about each sample; needs ``aum``.
         share: The fraction of the samples to keep, above 0 and at most 1.
         balanced: Whether to keep the same number of samples per class. Needs ``labels``.
-        seed: Settles ties, and all random draws.
+        seed: Settles ties, and determines all random draws.
         score: The name of the score, one of ``scoring.SCORES``; the evidence must hold what it needs.
         cutoff: The fraction of hardest samples dropped, or less if too few would remain. The paper tunes it: up to
             0.3, and more if only a tenth of the samples is kept.
@@ -44,6 +44,12 @@ def ccs(
 
     Raises:
         InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> evidence = selection.Evidence(10, aum=torch.arange(10.0))  # a small margin is hard
+    >>> list(selection.ccs(evidence, 0.5, cutoff=0.5))
+    [5, 6, 7, 8, 9]
     """
     if not isinstance(score, str) or score not in SCORES:
         raise InputError(message(f"one of {', '.join(SCORES)}", repr(score), "Leave it out for aum."))
@@ -76,7 +82,7 @@ def dq(
         evidence: What is known about each sample; needs ``features``.
         share: The fraction of the samples to keep, above 0 and at most 1.
         balanced: Whether to keep the same number of samples per class. Needs ``labels``.
-        seed: Settles ties, and all random draws.
+        seed: Settles ties, and determines all random draws.
         bins: The number of bins.
         lam: The penalty on similar samples, as in ``graph_cut``.
 
@@ -85,6 +91,11 @@ def dq(
 
     Raises:
         InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> selection.dq(selection.Evidence(40, features=torch.randn(40, 3)), 0.5)
+    Selection(dq: 20 of 40, share=0.5, balanced=False, seed=0, bins=10, lam=1.0)
     """
     check_positive("lam", lam)
     check_count("bins", bins, 1, "Leave it out for the default.")

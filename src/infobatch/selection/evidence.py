@@ -34,14 +34,16 @@ FLOATS = (torch.float32, torch.float64)
 class Evidence:
     """What is known about N samples, in the order of the data set. Everything but ``size`` may be left out.
 
-    ``selection.gather`` trains a proxy and returns one; you may also build it from any model's outputs.
+    ``selection.gather`` trains a proxy and returns one; you can also build it from the outputs of any model.
 
     Raises:
         InputError: If shapes, types, devices or values do not fit together.
 
     >>> import torch
-    >>> Evidence(3, labels=torch.tensor([0, 1, 1]), features=torch.randn(3, 5))
-    Evidence(3 samples: labels, features)
+    >>> from infobatch.selection import Evidence
+    >>> evidence = Evidence(3, labels=torch.tensor([0, 1, 1]), features=torch.randn(3, 5))
+    >>> evidence, evidence.device
+    (Evidence(3 samples: labels, features), device(type='cpu'))
     """
 
     size: int
@@ -90,12 +92,30 @@ class Evidence:
         return next((table.device for table in self.tables().values()), torch.device("cpu"))
 
     def tables(self) -> dict[str, Tensor]:
-        """Return the tensors that are present, by name."""
+        """Return the tensors that are present, by name.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> Evidence(2, labels=torch.tensor([0, 1])).tables()
+        {'labels': tensor([0, 1])}
+        """
         found = ((name, getattr(self, name)) for name in SHAPES)
         return {name: table for name, table in found if table is not None}
 
     def need(self, *names: str) -> tuple[Tensor, ...]:
-        """Return these tensors, or raise an InputError that names the missing ones."""
+        """Return some of the tensors, if all of them are present.
+
+        Args:
+            names: The names of the tensors.
+
+        Raises:
+            InputError: If one is missing; the message names it.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> Evidence(2, labels=torch.tensor([0, 1])).need("labels")
+        (tensor([0, 1]),)
+        """
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
             remedy = (
@@ -107,12 +127,30 @@ class Evidence:
         return tuple(getattr(self, name) for name in names)
 
     def probabilities(self) -> Tensor:
-        """Return the softmax of the logits, [N, K]."""
+        """Return the softmax of the logits, [N, K].
+
+        Raises:
+            InputError: If there are no logits.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> Evidence(1, logits=torch.zeros(1, 2)).probabilities()
+        tensor([[0.5000, 0.5000]])
+        """
         (logits,) = self.need("logits")
         return logits.softmax(1)
 
     def errors(self) -> Tensor:
-        """Return softmax - onehot, [N, K]: the gradient of the cross entropy with respect to the logits."""
+        """Return softmax - onehot, [N, K]: the gradient of the cross entropy with respect to the logits.
+
+        Raises:
+            InputError: If there are no logits or no labels.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> Evidence(1, labels=torch.tensor([1]), logits=torch.zeros(1, 2)).errors()
+        tensor([[ 0.5000, -0.5000]])
+        """
         logits, labels = self.need("logits", "labels")
         return logits.softmax(1) - F.one_hot(labels, logits.shape[1])
 
@@ -121,6 +159,15 @@ class Evidence:
 
         Two gradients have the inner product (e_i . e_j)(f_i . f_j), so no N x Kd matrix is needed. If the layer
         has a bias, f has a last column of ones for it.
+
+        Raises:
+            InputError: If there are no features, no logits or no labels.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> evidence = Evidence(3, labels=torch.tensor([0, 1, 1]), logits=torch.randn(3, 2), features=torch.randn(3, 5))
+        >>> [tensor.shape for tensor in evidence.last_layer()]
+        [torch.Size([3, 2]), torch.Size([3, 6])]
         """
         (features,) = self.need("features")
         if self.bias:
@@ -128,19 +175,59 @@ class Evidence:
         return self.errors().to(features.dtype), features
 
     def to(self, device: torch.device | str) -> Evidence:
-        """Return the same evidence on another device."""
+        """Return the same evidence on another device.
+
+        Args:
+            device: The device.
+
+        >>> import torch
+        >>> from infobatch.selection import Evidence
+        >>> Evidence(2, labels=torch.tensor([0, 1])).to("cpu")
+        Evidence(2 samples: labels)
+        """
         moved: dict[str, Any] = {name: table.to(device) for name, table in self.tables().items()}
         if self.validation is not None:
             moved["validation"] = self.validation.to(device)
         return replace(self, **moved)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, completely or not at all; ``Evidence.load`` reads it back."""
+        """Write the evidence to a file, completely or not at all; ``Evidence.load`` reads it back.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            OSError: If the file cannot be written.
+
+        >>> import os, tempfile, torch
+        >>> from infobatch.selection import Evidence
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Evidence(2, labels=torch.tensor([0, 1])).save(os.path.join(folder, "evidence.pt"))
+        """
         checkpoint.save(_state(self), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Evidence:
-        """Read what ``save`` wrote, onto the CPU. No code in the file is executed."""
+        """Read what ``save`` wrote, onto the CPU. No code in the file is executed.
+
+        Args:
+            path: The file to read.
+
+        Returns:
+            The evidence.
+
+        Raises:
+            StateError: If the file is damaged, or holds something else.
+            OSError: If there is no such file, or no permission to read it.
+
+        >>> import os, tempfile, torch
+        >>> from infobatch.selection import Evidence
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "evidence.pt")
+        ...     Evidence(2, labels=torch.tensor([0, 1])).save(path)
+        ...     Evidence.load(path)
+        Evidence(2 samples: labels)
+        """
         state = checkpoint.load(path)
         try:
             return _from_state(state)

@@ -36,6 +36,27 @@ def glister(
     times their mean gradient, and grad L_val is computed again there: after each pick, or ``rounds`` times in all if
     more samples are picked. Without ``evidence.validation`` the training data are used instead, as the settings
     record. With ``balanced=True`` each class is compared with its own held-out samples.
+
+    Args:
+        evidence: What is known about each sample; needs ``labels``, ``logits`` and ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+        rate: How far the picks move the last layer, in units of their mean gradient.
+        rounds: How often the gradient on held-out data is computed again, at most.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2, validation=data)  # better: held-out data
+    >>> len(selection.glister(evidence, 0.3))
+    6
     """
     check_positive("rate", rate)
     check_count("rounds", rounds, 1, "Leave it out for 100.")
@@ -77,6 +98,28 @@ def grad_match(
     Killamsetty et al. (ICML 2021). Each pick has the largest inner product with what is missing; then all weights
     are solved for: w >= 0 with least |sum_all g - sum_S w g|^2 + ridge * mean |g|^2 * |w|^2. If
     more than ``rounds`` samples are picked, a round picks several. A pick that turns out useless has weight 0.
+
+    Args:
+        evidence: What is known about each sample; needs ``labels``, ``logits`` and ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+        ridge: The penalty on large weights.
+        rounds: The largest number of rounds in which samples are picked.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2)
+    >>> chosen = selection.grad_match(evidence, 0.3)
+    >>> len(chosen), bool((chosen.weights >= 0).all())
+    (6, True)
     """
     check_positive("ridge", ridge)
     check_count("rounds", rounds, 1, "Leave it out for 100.")
@@ -104,6 +147,27 @@ def dp(
     left out. They use simulated annealing; here samples are left out one by one, each the one that keeps the sum
     shortest. It is searched among the ``pool`` best candidates, which are chosen again after every pool / 4 steps. H
     and a are those of ``influence``, in Kronecker form.
+
+    Args:
+        evidence: What is known about each sample; needs ``labels``, ``logits`` and ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+        damping: What is added to the Hessian's diagonal, relative to its mean eigenvalue.
+        pool: The number of candidates among which the next sample to leave out is searched.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2)
+    >>> len(selection.dp(evidence, 0.3))
+    6
     """
     check_positive("damping", damping)
     check_count("pool", pool, 4, "Leave it out for 1024.")

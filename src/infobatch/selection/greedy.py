@@ -38,6 +38,24 @@ def k_center(evidence: Evidence, share: float, *, balanced: bool = False, seed: 
     """Pick, one after another, the sample whose nearest pick is farthest away in Euclidean distance.
 
     The first is the sample nearest to the mean. Sener and Savarese (2018), without their integer program.
+
+    Args:
+        evidence: What is known about each sample; needs ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> features = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+    >>> list(selection.k_center(selection.Evidence(4, features=features), 0.5))
+    [2, 3]
     """
     (features,) = evidence.need("features")
 
@@ -55,6 +73,24 @@ def contextual_diversity(evidence: Evidence, share: float, *, balanced: bool = F
 
     The first pick is nearest to the mean prediction. Agarwal et al. (2020). Logarithms are computed from the logits, so
     a probability of 0 is harmless.
+
+    Args:
+        evidence: What is known about each sample; needs ``logits``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> logits = torch.tensor([[4.0, 0.0], [0.2, 0.0], [3.0, 0.0], [0.0, 0.1]])
+    >>> list(selection.contextual_diversity(selection.Evidence(4, logits=logits), 0.5))
+    [0, 1]
     """
     (logits,) = evidence.need("logits")
 
@@ -72,6 +108,24 @@ def herding(evidence: Evidence, share: float, *, balanced: bool = False, seed: i
     """Pick samples such that the mean of their features stays nearest to the mean of all; no sample is picked twice.
 
     Welling (2009).
+
+    Args:
+        evidence: What is known about each sample; needs ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> features = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+    >>> list(selection.herding(selection.Evidence(4, features=features), 0.5))
+    [1, 2]
     """
     (features,) = evidence.need("features")
 
@@ -94,6 +148,25 @@ def graph_cut(
 
     s = (1 + cosine) / 2 of the features. Picks are similar to all samples but not to each other;
     Iyer and Bilmes (2013). With lam above 1/2, f falls again once S is large; the picks then lose least.
+
+    Args:
+        evidence: What is known about each sample; needs ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+        lam: The penalty on picks that are similar to each other.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.2, 1.0]])
+    >>> list(selection.graph_cut(selection.Evidence(4, features=features), 0.5))
+    [1, 3]
     """
     check_positive("lam", lam)
     (features,) = evidence.need("features")
@@ -108,6 +181,24 @@ def facility_location(evidence: Evidence, share: float, *, balanced: bool = Fals
     """Pick greedily for f(S) = sum_i max_{j in S} s_ij, with s = (1 + cosine) / 2 of the features.
 
     Every sample has a similar one in S; Iyer and Bilmes (2013).
+
+    Args:
+        evidence: What is known about each sample; needs ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0]])
+    >>> list(selection.facility_location(selection.Evidence(4, features=features), 0.5))
+    [2, 3]
     """
     (features,) = evidence.need("features")
 
@@ -127,6 +218,26 @@ def craig(evidence: Evidence, share: float, *, balanced: bool = False, seed: int
     """Pick by facility location on last-layer gradients, so that all samples have a pick with a similar gradient.
 
     The weight of a pick is the number of samples nearest to it, scaled to mean 1. Mirzasoleiman et al. (2020).
+
+    Args:
+        evidence: What is known about each sample; needs ``labels``, ``logits`` and ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2)
+    >>> chosen = selection.craig(evidence, 0.3)
+    >>> len(chosen), f"{chosen.weights.mean():.3f}"
+    (6, '1.000')
     """
     e, f = evidence.last_layer()
 

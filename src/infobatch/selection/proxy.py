@@ -36,7 +36,16 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Progress:
-    """State after an epoch: ``done`` of ``total`` epochs over all runs, and the mean loss of this epoch."""
+    """Where ``gather`` is: ``done`` of ``total`` epochs over all runs, and the mean loss of the latest epoch.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> show = lambda progress: print(f"epoch {progress.done} of {progress.total}")
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2, progress=show)
+    epoch 1 of 2
+    epoch 2 of 2
+    """
 
     run: int
     epoch: int
@@ -65,12 +74,6 @@ def gather(
     progress: Callable[[Progress], None] | None = None,
 ) -> Evidence:
     """Train a copy of ``model`` on ``dataset`` and record what the selectors need to know about each sample.
-
-    >>> import torch
-    >>> from torch.utils.data import TensorDataset
-    >>> data = TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
-    >>> gather(torch.nn.Linear(4, 2), data, epochs=2)
-    Evidence(20 samples: labels, features, logits, head, correct, aum, error_norms, grad_norms)
 
     Run 0 trains for all ``epochs``. It records ``correct`` and ``aum`` at each training step, before the update, and
     ``features``, ``logits`` and ``head`` after the last epoch, in evaluation mode. Each run records ``error_norms`` and
@@ -101,6 +104,12 @@ def gather(
 
     Raises:
         InputError: If an argument is out of range, the data or the model do not fit, or the training diverges.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> selection.gather(torch.nn.Linear(4, 2), data, epochs=2)
+    Evidence(20 samples: labels, features, logits, head, correct, aum, error_norms, grad_norms)
     """
     _check_counts(epochs=epochs, runs=runs, batch_size=batch_size, workers=workers)
     seed = check_count("seed", seed, 0, "Leave it out for the default.")

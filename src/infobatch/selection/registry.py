@@ -12,7 +12,15 @@ from .selection import Selection
 
 @dataclass(frozen=True)
 class Selector:
-    """A static method: ``selector(evidence, share, balanced=False, seed=0) -> Selection``."""
+    """A static method: ``selector(evidence, share, balanced=False, seed=0) -> Selection``.
+
+    >>> from infobatch import selection
+    >>> el2n = selection.SELECTORS["el2n"]
+    >>> el2n.name, el2n.keeps, el2n.needs
+    ('el2n', 'the largest errors early in training', ('error_norms',))
+    >>> el2n.rule
+    'Keep the samples with the largest error early in training, averaged over the runs.'
+    """
 
     choose: Callable[..., Selection]
     keeps: str
@@ -28,6 +36,7 @@ class Selector:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return self.choose.__name__
 
     @property
@@ -36,6 +45,23 @@ class Selector:
         return (self.choose.__doc__ or "").strip().splitlines()[0]
 
     def __call__(self, evidence: Any, share: float, **settings: Any) -> Selection:
+        """Select samples, as the function does.
+
+        Args:
+            evidence: What is known about each sample.
+            share: The fraction of the samples to keep.
+            settings: The other arguments of the function.
+
+        Returns:
+            The samples to train on.
+
+        Raises:
+            InputError: If an argument is out of range, or the evidence lacks something.
+
+        >>> from infobatch import selection
+        >>> selection.SELECTORS["random"](selection.Evidence(10), 0.3)
+        Selection(random: 3 of 10, share=0.3, balanced=False, seed=0)
+        """
         return self.choose(evidence, share, **settings)
 
 

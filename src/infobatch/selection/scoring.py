@@ -31,42 +31,192 @@ Hessian = Literal["kronecker", "exact"]
 
 
 def random(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep a uniformly random subset."""
+    """Keep a uniformly random subset.
+
+    Args:
+        evidence: What is known about each sample.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Determines the draw.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> from infobatch import selection
+    >>> selection.random(selection.Evidence(10), 0.3)
+    Selection(random: 3 of 10, share=0.3, balanced=False, seed=0)
+    """
     return keep_largest("random", _no_scores, evidence, share, balanced, seed)
 
 
 def least_confidence(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples whose most likely class has the lowest probability."""
+    """Keep the samples whose most likely class has the lowest probability.
+
+    Args:
+        evidence: What is known about each sample; needs ``logits``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> logits = torch.tensor([[4.0, 0.0], [0.2, 0.0], [3.0, 0.0], [0.0, 0.1]])
+    >>> list(selection.least_confidence(selection.Evidence(4, logits=logits), 0.5))
+    [1, 3]
+    """
     return keep_largest("least_confidence", least_confidence_scores, evidence, share, balanced, seed)
 
 
 def entropy(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples whose prediction has the largest entropy."""
+    """Keep the samples whose prediction has the largest entropy.
+
+    Args:
+        evidence: What is known about each sample; needs ``logits``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> logits = torch.tensor([[4.0, 0.0], [0.2, 0.0], [3.0, 0.0], [0.0, 0.1]])
+    >>> list(selection.entropy(selection.Evidence(4, logits=logits), 0.5))
+    [1, 3]
+    """
     return keep_largest("entropy", entropy_scores, evidence, share, balanced, seed)
 
 
 def margin(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples whose two most likely classes have similar probabilities."""
+    """Keep the samples whose two most likely classes have similar probabilities.
+
+    Args:
+        evidence: What is known about each sample; needs ``logits``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> logits = torch.tensor([[4.0, 0.0], [0.2, 0.0], [3.0, 0.0], [0.0, 0.1]])
+    >>> list(selection.margin(selection.Evidence(4, logits=logits), 0.5))
+    [1, 3]
+    """
     return keep_largest("margin", margin_scores, evidence, share, balanced, seed)
 
 
 def forgetting(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples never learned, then those most often forgotten in training."""
+    """Keep the samples never learned, then those most often forgotten in training.
+
+    Args:
+        evidence: What is known about each sample; needs ``correct``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> correct = torch.tensor([[True, True, False], [False, True, False], [True, True, False]])  # [epoch, sample]
+    >>> list(selection.forgetting(selection.Evidence(3, correct=correct), 2 / 3))  # 0 was forgotten, 2 never learned
+    [0, 2]
+    """
     return keep_largest("forgetting", forgetting_scores, evidence, share, balanced, seed)
 
 
 def grand(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples with the largest gradient early in training, averaged over the runs."""
+    """Keep the samples with the largest gradient early in training, averaged over the runs.
+
+    Args:
+        evidence: What is known about each sample; needs ``grad_norms``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> norms = torch.tensor([[0.1, 0.9, 0.5, 0.2], [0.3, 0.7, 0.6, 0.4]])  # of two runs
+    >>> list(selection.grand(selection.Evidence(4, grad_norms=norms), 0.5))
+    [1, 2]
+    """
     return keep_largest("grand", grand_scores, evidence, share, balanced, seed)
 
 
 def el2n(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples with the largest error early in training, averaged over the runs."""
+    """Keep the samples with the largest error early in training, averaged over the runs.
+
+    Args:
+        evidence: What is known about each sample; needs ``error_norms``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> norms = torch.tensor([[0.1, 0.9, 0.5, 0.2], [0.3, 0.7, 0.6, 0.4]])  # of two runs
+    >>> list(selection.el2n(selection.Evidence(4, error_norms=norms), 0.5))
+    [1, 2]
+    """
     return keep_largest("el2n", el2n_scores, evidence, share, balanced, seed)
 
 
 def deepfool(evidence: Evidence, share: float, *, balanced: bool = False, seed: int = 0) -> Selection:
-    """Keep the samples whose features lie nearest to a decision boundary of the last layer."""
+    """Keep the samples whose features lie nearest to a decision boundary of the last layer.
+
+    Args:
+        evidence: What is known about each sample; needs ``logits`` and ``head``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> head, features = torch.eye(2), torch.tensor([[4.0, 0.0], [0.2, 0.0], [3.0, 0.0], [0.0, 0.1]])
+    >>> list(selection.deepfool(selection.Evidence(4, logits=features @ head.T, head=head), 0.5))
+    [1, 3]
+    """
     return keep_largest("deepfool", deepfool_scores, evidence, share, balanced, seed)
 
 
@@ -79,7 +229,29 @@ def influence(
     damping: float = 0.01,
     hessian: Hessian = "kronecker",
 ) -> Selection:
-    """Keep the samples whose removal would move the last layer furthest."""
+    """Keep the samples whose removal would move the last layer furthest.
+
+    Args:
+        evidence: What is known about each sample; needs ``labels``, ``logits`` and ``features``.
+        share: The fraction of the samples to keep, above 0 and at most 1.
+        balanced: Whether to keep the same number of samples per class. Needs ``labels``.
+        seed: Settles ties at random.
+        damping: What is added to the Hessian's diagonal, relative to its mean eigenvalue.
+        hessian: "kronecker" approximates the Hessian at any size; "exact" solves with it, for small last layers.
+
+    Returns:
+        The samples to train on.
+
+    Raises:
+        InputError: If an argument is out of range, or the evidence lacks something.
+
+    >>> import torch
+    >>> from infobatch import selection
+    >>> data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    >>> evidence = selection.gather(torch.nn.Linear(4, 2), data, epochs=2)
+    >>> len(selection.influence(evidence, 0.3))
+    6
+    """
     return keep_largest(
         "influence", influence_scores, evidence, share, balanced, seed, damping=damping, hessian=hessian
     )

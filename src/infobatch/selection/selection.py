@@ -25,10 +25,16 @@ FIELDS = ("indices", "weights", "size", "method", "settings", "scores")
 class Selection(Sequence[int]):
     """The samples to train on, in ascending order, each with a weight. Its tensors are on the CPU.
 
+    Pass it to ``infobatch.Pruned`` as the method, or to ``torch.utils.data.Subset`` as the indices.
+
+    Raises:
+        InputError: If the indices are not ascending positions in the data set, or the weights do not fit them.
+
     >>> import torch
+    >>> from infobatch.selection import Selection
     >>> chosen = Selection(torch.tensor([1, 4]), size=6)
-    >>> list(chosen), list(chosen.complement())
-    ([1, 4], [0, 2, 3, 5])
+    >>> list(chosen)
+    [1, 4]
     >>> len(torch.utils.data.Subset(range(6), chosen))
     2
     """
@@ -92,7 +98,16 @@ class Selection(Sequence[int]):
         return f"Selection({self.method}: {len(self)} of {self.size}{settings})"
 
     def complement(self) -> Selection:
-        """Return the samples left out, with weight 1."""
+        """Return the samples left out, with weight 1.
+
+        Raises:
+            InputError: If no sample is left out.
+
+        >>> import torch
+        >>> from infobatch.selection import Selection
+        >>> list(Selection(torch.tensor([1, 4]), size=6).complement())
+        [0, 2, 3, 5]
+        """
         left = torch.ones(self.size, dtype=torch.bool, device="cpu")
         left[self.indices] = False
         if not bool(left.any()):
@@ -102,7 +117,19 @@ class Selection(Sequence[int]):
         return Selection(left.nonzero().squeeze(1), self.size, method=f"all but {self.method}", settings=self.settings)
 
     def kept_by_class(self, labels: Any) -> dict[int, tuple[int, int]]:
-        """Return (number chosen, number of samples) for each class."""
+        """Return (number chosen, number of samples) for each class.
+
+        Args:
+            labels: The class of each sample of the data set.
+
+        Raises:
+            InputError: If there is not one label per sample of the data set.
+
+        >>> import torch
+        >>> from infobatch.selection import Selection
+        >>> Selection(torch.tensor([1, 4]), size=6).kept_by_class([0, 0, 0, 1, 1, 1])
+        {0: (1, 3), 1: (1, 3)}
+        """
         try:
             labels = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:
@@ -116,9 +143,20 @@ class Selection(Sequence[int]):
         return {label: (chosen, count) for label, chosen, count in rows}
 
     def subset(self, dataset: Any) -> Subset[Any]:
-        """``torch.utils.data.Subset(dataset, self)``, after a check of the length.
+        """Return ``torch.utils.data.Subset(dataset, self)``, after a check of the length.
 
         A subset has no weights: if they are not all 1, pass the selection itself to ``infobatch.Pruned``.
+
+        Args:
+            dataset: The data set that the samples were chosen from.
+
+        Raises:
+            InputError: If the data set has another number of samples.
+
+        >>> import torch
+        >>> from infobatch.selection import Selection
+        >>> list(Selection(torch.tensor([1, 4]), size=6).subset("abcdef"))
+        ['b', 'e']
         """
         if len(dataset) != self.size:
             remedy = "Indices are positions: pass the data set they were chosen from, in the same order."
@@ -127,12 +165,43 @@ class Selection(Sequence[int]):
         return Subset(typed, self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the selection to a file, completely or not at all; ``Selection.load`` reads it back."""
+        """Write the selection to a file, completely or not at all; ``Selection.load`` reads it back.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            OSError: If the file cannot be written.
+
+        >>> import os, tempfile, torch
+        >>> from infobatch.selection import Selection
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Selection(torch.tensor([1, 4]), size=6).save(os.path.join(folder, "chosen.pt"))
+        """
         checkpoint.save({"format": FORMAT} | {name: getattr(self, name) for name in FIELDS}, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Selection:
-        """Read what ``save`` wrote. No code in the file is executed."""
+        """Read what ``save`` wrote. No code in the file is executed.
+
+        Args:
+            path: The file to read.
+
+        Returns:
+            The selection.
+
+        Raises:
+            StateError: If the file is damaged, or holds something else.
+            OSError: If there is no such file, or no permission to read it.
+
+        >>> import os, tempfile, torch
+        >>> from infobatch.selection import Selection
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "chosen.pt")
+        ...     Selection(torch.tensor([1, 4]), size=6).save(path)
+        ...     Selection.load(path)
+        Selection(given: 2 of 6)
+        """
         state = checkpoint.load(path)
         if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != {"format", *FIELDS}:
             remedy = "For a published list of indices use Selection.read(path, size)."
@@ -145,7 +214,27 @@ class Selection(Sequence[int]):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], size: int) -> Selection:
-        """Read a published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``."""
+        """Read a published list of indices (.npy, .npz, .pt, .pth, .txt, .csv, .json) into a data set of ``size``.
+
+        Args:
+            path: The file to read.
+            size: The number of samples of the data set.
+
+        Returns:
+            The selection, with weight 1 for each sample.
+
+        Raises:
+            InputError: If the file has another ending, or holds anything but distinct positions in the data set.
+            OSError: If there is no such file, or no permission to read it.
+
+        >>> import os, pathlib, tempfile
+        >>> from infobatch.selection import Selection
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "list.txt")
+        ...     _ = path.write_text("4 1")
+        ...     Selection.read(path, size=6)
+        Selection(read: 2 of 6, file='list.txt')
+        """
         check_count("size", size, 1, "Pass len(data_set).")
         indices = index_files.check_indices(index_files.read_indices(Path(path)), size)
         return cls(indices.sort().values, size, method="read", settings={"file": Path(path).name})
