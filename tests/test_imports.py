@@ -122,4 +122,4 @@ def test_public_names_are_there() -> None:
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert set(dir(infobatch)) == {*infobatch.__all__, "__version__"}
+    assert set(dir(infobatch)) == {*infobatch.__all__, "__version__", "selection", "testing"}

@@ -5,6 +5,9 @@
 '0.1.0'
 """
 
+from importlib import import_module
+from types import ModuleType
+
 from . import methods, sieve
 from .adapters.per_sample import per_sample
 from .dataset import Pruned
@@ -53,5 +56,15 @@ __all__ = [
 ]
 
 
+_LAZY = ("selection", "testing")
+"""Public modules that ``import infobatch`` leaves alone; they are imported where they are first used."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_LAZY, "__version__"]

@@ -110,7 +110,9 @@ def check_epochs_left(epoch: int, num_epochs: int) -> None:
             message(
                 f"at most num_epochs={num_epochs} epochs",
                 f"a pass for epoch {epoch} (counted from 0)",
-                "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. "
+                "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. A "
+                "loop that counts iterations ends too late, since pruned epochs have fewer: let it end at "
+                "train_data.epoch == train_data.num_epochs. "
                 "After resuming, loop over range(train_data.epoch, num_epochs); let no framework start the loader "
                 "again inside its own epoch. For passes that do not train load train_data.full().",
             )
@@ -148,6 +150,8 @@ def check_loss(loss: Any) -> None:
     remedy = "Reduce every dimension but the first: loss, score = infobatch.per_sample(losses, mask)."
     if not isinstance(loss, Tensor):
         remedy = "Pass the tensor that the criterion returns."
+    if isinstance(loss, tuple):
+        remedy = "Take it apart: loss, score = infobatch.per_sample(losses, mask), then update(loss, score=score)."
     if isinstance(loss, Tensor) and loss.ndim == 1:
         remedy = "Pass loss.float(), and no empty batch."
     if isinstance(loss, Tensor) and loss.ndim == 0:

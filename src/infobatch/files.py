@@ -27,8 +27,8 @@ PREFIX = 100
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save a checkpoint atomically: whatever happens, ``path`` holds the old checkpoint or the new one.
 
-    Training may go on in another thread meanwhile: tensors on the CPU are copied first, which takes as much memory as
-    they do, and what was written is verified before it replaces the old file. The copies are made one after the other,
+    Training can continue in another thread: tensors on the CPU are copied first, which takes as much memory as they
+    do, and what was written is verified before it replaces the old file. The copies are made one after the other,
     so some may be from before a step and some from after it. If a background thread is to save the state of one exact
     step, give it a ``copy.deepcopy`` made between two steps.
 
@@ -43,10 +43,13 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
         StateError: If the file was damaged while it was written. The old file is still there.
         OSError: If the file cannot be written, for example because the disk is full. The old file is still there.
 
-    Example::
-
-        infobatch.save({"model": model.state_dict(), "data": train_data.state_dict()}, "last.pt")
-        state = infobatch.load("last.pt")
+    >>> import os, tempfile, torch, infobatch
+    >>> model, train_data = torch.nn.Linear(8, 3), infobatch.InfoBatch(range(100), num_epochs=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "last.pt")
+    ...     infobatch.save({"model": model.state_dict(), "data": train_data.state_dict()}, path)
+    ...     sorted(infobatch.load(path))
+    ['data', 'model']
     """
     with replacing(path) as file:
         recorder = _ErrorRecorder(file)
@@ -75,9 +78,12 @@ def load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
         StateError: If the file is damaged, or holds more than tensors, numbers and text.
         OSError: If there is no such file, or no permission to read it.
 
-    Example::
-
-        train_data.load_state_dict(infobatch.load("last.pt")["data"])
+    >>> import os, tempfile, infobatch
+    >>> train_data = infobatch.InfoBatch(range(100), num_epochs=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "last.pt")
+    ...     infobatch.save({"data": train_data.state_dict()}, path)
+    ...     train_data.load_state_dict(infobatch.load(path)["data"])
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise _unreadable(path, "which is not a regular file")  # opening a pipe would wait for a writer
@@ -189,10 +195,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises:
         OSError: If the file cannot be written; it names ``path``.
 
-    Example::
-
-        with replacing("report.html") as file:
-            file.write(page)
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "report.html")) as file:
+    ...         _ = file.write(b"<html>")
+    ...     Path(folder, "report.html").read_bytes()
+    b'<html>'
     """
     direct = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     target = Path(os.path.realpath(path))  # replace what a link points to, not the link

@@ -76,10 +76,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Raises:
         InputError: If an argument cannot work with pruned data.
 
-    >>> import torch, infobatch
-    >>> train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(8)), num_epochs=3)
-    >>> len(infobatch.DataLoader(train_data, batch_size=4))
+    >>> import infobatch
+    >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+    >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+    >>> len(loader)
     2
+    >>> for x in loader:
+    ...     loss = train_data.update(x / 8)
     """
 
     def __init__(
@@ -144,7 +147,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return iterator
 
     def read_ahead(self) -> Delivery:
-        """Begin a pass that fetches one batch ahead; only what is delivered waits for its losses."""
+        """Begin a pass that fetches one batch ahead; only what is delivered waits for its losses.
+
+        Returns:
+            The iterator of the pass, with ``is_last`` and ``peek``.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> batches = infobatch.DataLoader(train_data, batch_size=4).read_ahead()
+        >>> for x in batches:
+        ...     loss = train_data.update(x / 8)
+        ...     print(batches.is_last)
+        False
+        True
+        """
         delivery: Delivery = self._begin_pass(partial(Delivery, self, ahead=1))
         return delivery
 
@@ -163,6 +179,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Return the number of batches of the coming pass; ``len(loader)`` is that of the latest one.
 
         For frameworks, which ask before they begin a pass. With several ranks, call it on all of them or on none.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+        >>> loader.count_batches()
+        2
         """
         return self._data.sampler.count_batches(self)
 
@@ -171,15 +193,33 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         Otherwise each pass takes a number from torch's global generator, and a resumed epoch is one more pass: dropout
         would continue with different numbers.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+        >>> loader.seed_workers()
         """
         self.generator = generator_for(self._data.seed ^ WORKERS, self._data.epoch, torch.device("cpu"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of training, for frameworks that save their loaders; train_data saves the rest."""
+        """Return the position of training, for frameworks that save their loaders; train_data saves the rest.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+        >>> loader.load_state_dict(loader.state_dict())
+        """
         return self._data.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that ``train_data.load_state_dict`` has been called: that restores the position."""
+        """Check that ``train_data.load_state_dict`` has been called, which restores the position.
+
+        Args:
+            state: What ``state_dict`` returned.
+
+        Raises:
+            StateError: If training stands somewhere else.
+        """
         self._data.sampler.load_state_dict(state)
 
     @property

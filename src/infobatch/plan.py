@@ -51,17 +51,34 @@ class PlanNumbers(ABC):
         return self.size / self.kept
 
     def scale(self, compensate: Compensation) -> float:
-        """The factor on the weights as drawn: unless the loss grows, their mean over the plan is 1."""
+        """Return the factor on the weights as drawn: unless the loss grows, their mean over the plan is 1.
+
+        Args:
+            compensate: What makes up for the missing steps of a pruned epoch, as for ``Pruned``.
+
+        >>> import infobatch
+        >>> infobatch.InfoBatch(range(100), num_epochs=8).plan().scale("none")
+        1.0
+        """
         return 1.0 if compensate == "loss" else self.kept / self.weight_sum
 
 
 @dataclass(frozen=True, eq=False)
 class Plan(PlanNumbers):
-    """One epoch: the kept samples in training order, and the weight of every sample.
+    """One epoch: the kept samples in training order, and the weight of every sample. ``Pruned.plan`` returns it.
 
     ``table`` has one weight per sample of the data set, 0 for those left out; ``indices`` are positions in the data
     set. The weights of an unbiased plan sum to the size of the data set. They are as drawn: unless the loss grows,
     the weights in use are scaled to mean 1 over the kept samples.
+
+    >>> import torch, infobatch
+    >>> plan = infobatch.Plan(epoch=2, indices=torch.tensor([3, 0]), table=torch.tensor([1.0, 0.0, 0.0, 3.0]))
+    >>> plan
+    Plan(epoch=2, kept=2 of 4, saved=50.0%)
+    >>> plan.weights, plan.weight_sum, plan.growth
+    (tensor([3., 1.]), 4.0, 2.0)
+    >>> plan.saved, plan.effective_size
+    (0.5, 1.6)
     """
 
     epoch: int
@@ -83,10 +100,12 @@ class Plan(PlanNumbers):
 
     @cached_property
     def weight_sum(self) -> float:  # type: ignore[override]
+        """The sum of all weights: N, if they are rescaled."""
         return self.table.sum(dtype=torch.float64).item()
 
     @cached_property
     def effective_size(self) -> float:  # type: ignore[override]
+        """Kish's effective sample size of the weights: ``kept`` if all are equal, less if they differ."""
         if self.kept == self.size and self.table.stride() == (0,):
             return float(self.size)
         total = squares = torch.zeros((), dtype=torch.float64, device=self.table.device)
@@ -96,7 +115,15 @@ class Plan(PlanNumbers):
         return float(total.square() / squares)
 
     def to(self, device: torch.device) -> Plan:
-        """Return the plan on another device."""
+        """Return the plan on another device.
+
+        Args:
+            device: The device.
+
+        >>> import torch, infobatch
+        >>> infobatch.InfoBatch(range(100), num_epochs=8).plan().to(torch.device("cpu"))
+        Plan(epoch=0, kept=100 of 100, saved=0.0%)
+        """
         chosen = None if self.chosen is None else move(self.chosen, device)
         return Plan(self.epoch, move(self.indices, device), move(self.table, device), chosen)
 
@@ -146,7 +173,7 @@ def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
     below = [0, *at_most.cumsum(0).tolist()]
     last = next(byte for byte in range(256) if below[byte + 1] >= count)
 
-    chosen = key.clone().lt_(last).view(torch.bool)  # bytes compared in place: vectorised, ten times faster
+    chosen = key.clone().lt_(last).view(torch.bool)  # bytes compared in place: vectorized, ten times faster
     tied = key.eq_(last).view(torch.bool).logical_and_(among).nonzero().squeeze(1)
     shuffle = torch.randperm(tied.numel(), generator=generator, device=among.device)
     chosen[tied[shuffle[: count - below[last]]]] = True
@@ -167,6 +194,15 @@ def stratified(strata: Sequence[Stratum], size: int, epoch: int, generator: torc
 
     The kept samples are shuffled together, after the choice. (Keeping the first k prunable entries of one permutation
     would choose the same sets, but leave the end of every epoch to the other samples.)
+
+    Args:
+        strata: The groups of samples to thin, which do not overlap.
+        size: The number of samples in the data set.
+        epoch: The epoch of the plan.
+        generator: The source of randomness, on the device of the strata.
+
+    Returns:
+        The plan.
     """
     outside = torch.ones(size, dtype=torch.bool, device=generator.device)
     for stratum in strata:
@@ -191,7 +227,17 @@ def _chances(strata: tuple[Stratum, ...], outside: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """One epoch: what was left out, and what that does to a step. ``Pruned.history`` has one of each finished epoch."""
+    """One epoch: what was left out, and what that does to a step. ``Pruned.history`` has one of each finished epoch.
+
+    >>> import torch, infobatch
+    >>> data = torch.utils.data.TensorDataset(torch.rand(100, 1))
+    >>> train_data = infobatch.Pruned(data, infobatch.methods.random_star(ratio=0.25), num_epochs=8)
+    >>> for (x,) in infobatch.DataLoader(train_data, batch_size=25):
+    ...     loss = train_data.update(x.sum(1))
+    >>> summary = train_data.history[-1]
+    >>> summary.epoch, summary.kept, summary.saved, f"{summary.growth:.2f}"
+    (0, 75, 0.25, '1.33')
+    """
 
     epoch: int
     kept: int

@@ -21,9 +21,15 @@ from .checks import check_count, describe
 from .errors import message
 from .snapshot import copy_containers
 
+__all__ = ["Training", "assert_resumable"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
+
 
 class Training(Protocol):
-    """What ``assert_resumable`` needs of a training."""
+    """What ``assert_resumable`` needs of a training; its example has a class with these methods."""
 
     def __iter__(self) -> Iterator[Any]:
         """Train from where it stands to the end of the run.
@@ -36,7 +42,13 @@ class Training(Protocol):
         """Return all that the loop saves: tensors, numbers and text in dicts, lists and tuples."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was called.
+
+        Args:
+            state: What ``state_dict`` returned.
+        """
+        ...
 
 
 Make = Callable[[], Training]

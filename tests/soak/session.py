@@ -128,14 +128,20 @@ class Session:
             self._update_in_parts(batch, losses)
             return
         got = self.give(batch.ids, losses, None if self.world.mode == "whole" else batch.indices)
-        real = batch.plan.table[batch.ids] > 0
-        if not bool(real.all()):
-            batch, losses = Batch(batch.ids[real], batch.plan, None), losses[real]
-        factors = step_factors(len(losses), self.world.known_batch, batch.plan)
-        weights = batch.plan.weights[batch.ids]
-        check_step(got, losses, weights, factors, self._name(batch))
-        if bool(real.all()) and self.looks and bool(torch.isfinite(losses).all()):
+        weights, factors = self._check_step(got, batch, losses, self._name(batch))
+        if len(weights) == len(losses) and self.looks and bool(torch.isfinite(losses).all()):
             self._check_gradient_weights(weights, factors)
+
+    def _check_step(self, got: Tensor, batch: Batch, losses: Tensor, what: str) -> tuple[Tensor, list[float]]:
+        """Check a step against the samples of the plan: a ghost counts for nothing, whatever its loss.
+
+        Returns the weights of those samples, and the factors that were right.
+        """
+        real = batch.plan.table[batch.ids] > 0
+        weights = batch.plan.weights[batch.ids[real]]
+        factors = step_factors(len(weights), self.world.known_batch, batch.plan)
+        check_step(got, losses[real], weights, factors, what)
+        return weights, factors
 
     def _check_gradient_weights(self, weights: Tensor, factors: list[float]) -> None:
         used = self.train.batch_weights
@@ -150,8 +156,7 @@ class Session:
         for part, indices in zip(losses.split(cut), batch.indices.split(cut), strict=True):
             step = self.give(indices, part, indices)
             total = total + step.detach().double() * (len(part) / len(losses))
-        factors = step_factors(len(losses), self.world.known_batch, batch.plan)
-        check_step(total, losses, batch.plan.weights[batch.ids], factors, f"the parts of {self._name(batch)}")
+        self._check_step(total, batch, losses, f"the parts of {self._name(batch)}")
 
     def _name(self, batch: Batch) -> str:
         """Say in words what kind of batch this is."""

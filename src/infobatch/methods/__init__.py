@@ -15,3 +15,7 @@ from .method import CARDS, METHODS, Card, Method, register
 from .rules import *  # noqa: F403
 
 __all__ = ["CARDS", "METHODS", "Card", "Method", "register", *rules.__all__]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

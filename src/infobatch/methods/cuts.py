@@ -165,14 +165,18 @@ def _sum(values: Tensor) -> float:
     return values.sum(dtype=torch.float64).item()
 
 
-def at_least(bound: float) -> float:
-    """The smallest float32 number >= bound: a score is below it if and only if it is below the bound."""
+def float32_ceil(bound: float) -> float:
+    """Return the smallest float32 number >= bound: a score is below it if and only if it is below the bound.
+
+    >>> float32_ceil(0.5), float32_ceil(0.1) > 0.1
+    (0.5, True)
+    """
     edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
     return _next_up(edge) if edge.item() < bound else edge.item()
 
 
 def beyond(bound: float) -> float:
-    """The smallest float32 number > bound."""
+    """Return the smallest float32 number > bound: a score is at or above it if and only if it is above the bound."""
     edge = torch.tensor(bound, dtype=torch.float32, device="cpu")
     return _next_up(edge) if edge.item() <= bound else edge.item()
 

@@ -126,7 +126,13 @@ def _accept_any(num_epochs: int, schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """A rule with its arguments, as ``Pruned`` uses it."""
+    """A rule with its arguments, as ``Pruned`` uses it.
+
+    >>> import infobatch
+    >>> method = infobatch.methods.infobatch(ratio=0.5)
+    >>> method.name, method.unbiased, method.terms
+    ('infobatch', True, 'infobatch(ratio=0.5, delta=0.875)')
+    """
 
     name: str
     settings: dict[str, Any]
@@ -161,7 +167,22 @@ class Method:
         return f"{self!r} with labels {self.labels}" if self.labels else repr(self)
 
     def draw(self, view: ScoresView, moment: Moment, seed: int) -> Plan:
-        """Draw the plan of one epoch: a pure function of the scores, the epoch and the seed."""
+        """Draw the plan of one epoch: a pure function of the scores, the epoch and the seed.
+
+        Args:
+            view: The scores, and what the method remembers about each sample.
+            moment: The epoch, and the number of epochs.
+            seed: The seed of the run.
+
+        Returns:
+            The plan.
+
+        >>> import torch, infobatch
+        >>> from infobatch.methods.method import Moment, Seen
+        >>> view = Seen(torch.tensor([0.1, 0.2, 0.3, 3.0]), planned=4, memory={})
+        >>> infobatch.methods.infobatch(ratio=2 / 3).draw(view, Moment(epoch=1, num_epochs=8), seed=0)
+        Plan(epoch=1, kept=2 of 4, saved=50.0%)
+        """
         generator = generator_for(seed, moment.epoch, view.scores.device)
         if not self.schedule(moment):
             return full_plan(view.size, moment.epoch, generator)
@@ -195,7 +216,12 @@ SORT = "O(N log N): a sort and a draw"
 
 @dataclass(frozen=True)
 class Card:
-    """One row of the table of methods."""
+    """One row of the table of methods.
+
+    >>> import infobatch
+    >>> infobatch.methods.CARDS["infobatch"].source
+    'the paper, eq. 3'
+    """
 
     source: str
     leaves_out: str
@@ -221,9 +247,9 @@ def register(
     Returns:
         A decorator, which returns the function unchanged.
 
-    >>> from infobatch.methods import Card, METHODS, register
-    >>> "infobatch" in METHODS
-    True
+    >>> from infobatch.methods import CARDS, METHODS
+    >>> "infobatch" in METHODS, CARDS["infobatch"].weights
+    (True, 'unbiased')
     """
 
     def add(make: Callable[Arguments, Method]) -> Callable[Arguments, Method]:

@@ -22,8 +22,14 @@ from .draws import apportion, draw_in_cells, first_of_each, sort_rising, sum_by_
 from .memory import Columns, Memory
 from .method import Method, Moment, Policy, ScoresView, Seen, all_of, check_method, until
 
+__all__ = ["annealed", "class_floor", "noise_guard", "plain", "unbiased"]
+
 LIKE_LOSSES = ("average", "spread", "weight", "batch")
 """Columns of a memory in which a high loss earns a sample its place."""
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 def unbiased(method: Method, floor: float = 0.25) -> Method:
@@ -149,7 +155,7 @@ def class_floor(method: Method, labels: Tensor, floor: float = 0.5) -> Method:
 
 
 def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method:
-    """Stop favouring samples whose loss stays high: their labels may be wrong.
+    """Stop favoring samples whose loss stays high: their labels may be wrong.
 
     If each of a sample's last ``patience`` losses was among the highest ``share`` of all losses known at that time, the
     method sees the lower quartile of the scores instead of its score, and may prune it like an easy one.
@@ -157,7 +163,7 @@ def noise_guard(method: Method, share: float = 0.1, patience: int = 5) -> Method
     Args:
         method: The method.
         share: The share of the losses that counts as high.
-        patience: How many losses in a row have to be high.
+        patience: How many losses in a row must be high.
 
     Returns:
         The changed method; ``method`` itself stays as it is.

@@ -143,7 +143,7 @@ class Paced:
             InputError: If the optimizer has a newer ``pace``, or the scheduler was stepped directly.
         """
         if self.train_data.listeners.get(unwrap(self.optimizer)) is not self:
-            remedy = "Each optimizer has one: step the latest."
+            remedy = "Step the latest. To use two, join them with SequentialLR or ChainedScheduler, and pace that."
             raise InputError(message("the latest infobatch.pace of this optimizer", "an older one", remedy))
         if _count_steps(self.scheduler) != self._stepped:
             got = f"one that made {_count_steps(self.scheduler)} steps, {self._stepped} of them through pace"
@@ -311,7 +311,10 @@ class Paced:
     def _describe_missing(self, was_full: bool) -> str:
         """Say what is wrong with the number of steps in an epoch; empty if nothing is."""
         if not self._calls:
-            return "an epoch went by without a step of the scheduler: call step() of what pace returned"
+            return (
+                "an epoch went by without a step of the scheduler: call step() of what pace returned, unless it is "
+                "finished"
+            )
         is_rest = self._calls == self.steps_per_epoch - 1  # the loop steps after whole groups of batches only
         if was_full and 1.5 * self._calls <= self.steps_per_epoch and not is_rest:
             return (
@@ -332,15 +335,15 @@ class Paced:
 
 
 def _check(scheduler: Any, train_data: Any) -> None:
-    if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
-        raise InputError(
-            message(
-                "a scheduler of torch",
-                type(scheduler).__name__,
-                "The order is pace(scheduler, train_data, steps_per_epoch). One that follows a metric sets the rate "
-                "itself: step it yourself, without pace.",
-            )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        remedy = "It follows a metric, once per epoch: step it yourself, without pace."
+        raise InputError(message("a scheduler that counts steps or epochs", "ReduceLROnPlateau", remedy))
+    if not isinstance(scheduler, LRScheduler):
+        remedy = (
+            "The order is pace(scheduler, train_data, steps_per_epoch). Give a schedule that is not torch's to a "
+            "torch.optim.lr_scheduler.LambdaLR, as a function of the step, and pace that."
         )
+        raise InputError(message("a scheduler of torch", type(scheduler).__name__, remedy))
     _check_data(train_data)
 
 

@@ -9,15 +9,20 @@ from typing import Any
 
 from ...errors import InputError, message
 from ..arguments import check_open_fraction, check_ratio
-from ..cuts import ByCuts, Cut, Rounding, Stats, at_least, beyond, nonempty, quantile
+from ..cuts import ByCuts, Cut, Rounding, Stats, beyond, float32_ceil, nonempty, quantile
 from ..method import RANK, Card, Method, Moment, Policy, after, all_of, register, until
 
 
 @ByCuts
 def below_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding = "exact") -> list[Cut]:
-    """Equation 3: W = {H < mean H}; each sample of W is pruned with probability r."""
+    """Equation 3: W = {H < mean H}; each sample of W is pruned with probability r.
+
+    The rule draws nothing: it names the cut of all scores from minus infinity up to the mean. ``float32_ceil`` rounds
+    the mean up to a float32 number, as scores are; the same scores lie below it. ``Cut.keep`` then says how many of
+    the samples of W stay and with which weight, and ``plan.stratified`` draws which.
+    """
     del moment
-    return nonempty(Cut(-math.inf, at_least(stats.mean()), ratio, rounding=rounding))
+    return nonempty(Cut(-math.inf, float32_ceil(stats.mean()), ratio, rounding=rounding))
 
 
 @register(Card("the paper, eq. 3", "a share `ratio` of the samples with a loss below the mean"))
@@ -62,7 +67,7 @@ def infobatch(
 def below_mean_in_tiers(stats: Stats, moment: Moment, *, ratio: float, low_ratio: float, low_share: float) -> list[Cut]:
     """As ``below_mean``, with ``low_ratio`` for those of W among the lowest ``low_share`` of all samples."""
     del moment
-    edge = at_least(stats.mean())
+    edge = float32_ceil(stats.mean())
     low = min(edge, quantile(stats, low_share))
     return nonempty(Cut(-math.inf, low, low_ratio), Cut(low, edge, ratio))
 
