@@ -19,7 +19,7 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
     torch.manual_seed(0)
     x = torch.randn(400, 5)
     y = x.sum(1) + 0.1 * torch.randn(400)
-    model = torch.nn.Linear(5, 1)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(5, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(x, y), NUM_EPOCHS)
     loader = infobatch.DataLoader(train_data, batch_size=BATCH)
@@ -34,6 +34,7 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
         batches = saved["batches"]
         for name, part in parts.items():
             part.load_state_dict(saved[name])
+        torch.set_rng_state(saved["random_state"])  # dropout continues with the same numbers
         epoch, done, total = train_data.progress
         print(f"resumed in epoch {epoch}, after {done} of its {total} samples")
 
@@ -45,12 +46,14 @@ def train(path: Path, die_at: int | None = None) -> tuple[torch.Tensor, torch.Te
             optimizer.step()
             scheduler.step()
             batches += 1
-            if batches % SAVE_EVERY == 0:
+            if batches % SAVE_EVERY == 0:  # after scheduler.step(): model, scheduler and data are at the same step
                 states = {name: part.state_dict() for name, part in parts.items()}
-                infobatch.save({"batches": batches, **states}, path)  # atomic: a crash leaves the previous file
+                random_state = torch.get_rng_state()  # on a GPU also torch.cuda.get_rng_state()
+                state = {"batches": batches, "random_state": random_state, **states}
+                infobatch.save(state, path)  # atomic: a crash leaves the previous file
             if batches == die_at:
                 raise KilledError
-    return model.weight.detach(), train_data.scores
+    return model[1].weight.detach(), train_data.scores
 
 
 with tempfile.TemporaryDirectory() as folder:

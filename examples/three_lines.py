@@ -13,13 +13,13 @@ train_data = torch.utils.data.TensorDataset(x, y)
 model = nn.Linear(5, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 
-train_data = infobatch.InfoBatch(train_data, NUM_EPOCHS, ratio=0.5, delta=0.875)  # 1
-loader = torch.utils.data.DataLoader(train_data, batch_size=50, sampler=train_data.sampler)  # 2
+train_data = infobatch.InfoBatch(train_data, NUM_EPOCHS, ratio=0.5, delta=0.875)  # wrap the data
+loader = torch.utils.data.DataLoader(train_data, batch_size=50, sampler=train_data.sampler)  # its sampler
 criterion = nn.MSELoss(reduction="none")  # one loss per sample
 
 for epoch in range(NUM_EPOCHS):
     for inputs, targets in loader:
-        loss = train_data.update(criterion(model(inputs), targets).squeeze(1))  # 3
+        loss = train_data.update(criterion(model(inputs), targets).squeeze(1))  # losses back
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -56,6 +56,18 @@ def test_resume(tmp_path):
 
 
 @pytest.mark.slow
+def test_amp_accumulation(tmp_path):
+    said = run("amp_accumulation.py", tmp_path)
+    epochs = re.findall(r"epoch \d: (\d+) samples, (\d+) steps, learning rate ([\d.]+)", said)
+    assert len(epochs) == 8
+    for samples, steps, _ in epochs:
+        assert int(steps) == -(-int(samples) // (32 * 4))  # the last group of a pruned epoch is smaller
+    assert int(epochs[3][0]) < 2000 == int(epochs[7][0])
+    assert float(epochs[7][2]) == 0  # the schedule reached its end
+    assert float(re.search(r"([\d.]+)% right", said)[1]) > 90
+
+
+@pytest.mark.slow
 def test_own_task(tmp_path):
     metric, saved = map(float, re.findall(r"[\d.]+(?=; saved| % of)", run("own_task.py", tmp_path)))
     assert 50 < metric <= 100

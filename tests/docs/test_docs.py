@@ -104,6 +104,7 @@ def test_both_sides_of_the_readmes_sieve_train(sign: str) -> None:
         "loader": [(x, x[:, :3].argmax(1)) for x in inputs.split(20)],
         "model": model,
         "small_model": small_model,
+        "num_epochs": 1,
     }
     exec(compile(side_of_diff(diff, sign), "README.md", "exec"), namespace)
     namespace["loss"].backward()
