@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("state_checks",),
     ("epoch/scores",),
     ("attribution/queue", "ranks/shard_plan", "epoch/hidden", "epoch/advice"),
-    ("attribution/counted", "ranks/shards"),
+    ("attribution/counted", "ranks/shards", "epoch/turn"),
     ("epoch/running",),
     ("state",),
     ("dataset",),

@@ -400,7 +400,7 @@ class Pruned(Owner):
         epoch.check_idle()
         checks.check_epochs_left(epoch.epoch, self.num_epochs)
         self._announce()
-        self._advice.check_schedulers(self._draw(), self.listeners)
+        self._advice.check_schedulers(self._draw(), self.listeners, is_resumed=epoch.is_resumed)
         return epoch.open_pass(self.seed, self._sampler, iterator, ranks)
 
     def _announce(self, *, may_read: bool = True) -> None:

@@ -196,6 +196,32 @@ def test_a_scheduler_that_was_resumed_without_the_data_is_noticed(begun: int, sa
     assert ["train_data.state_dict()" in text for text in texts] == [True] * said
 
 
+def test_a_training_resumed_in_its_first_epoch_is_no_such_case() -> None:
+    data = torch.utils.data.TensorDataset(torch.rand(64, 1))
+    states: list[dict[str, Any]] = []
+
+    def loop() -> None:
+        Advice.looks_left = LOOKS
+        train_data = infobatch.InfoBatch(data, 8)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64)
+        scheduler = infobatch.pace(cosine, train_data, 8)
+        for one, state in zip((scheduler, train_data), states, strict=False):
+            one.load_state_dict(state)
+        for _ in range(train_data.epoch, 8):
+            for step, (x,) in enumerate(infobatch.DataLoader(train_data, batch_size=8)):
+                train_data.update(model(x).square().sum(1)).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                scheduler.step()
+                if not states and step == 2:
+                    states[:] = scheduler.state_dict(), train_data.state_dict()
+                    return
+
+    assert told(lambda: (loop(), loop())) == []
+    assert states[1]["epoch"] == 0
+
+
 def test_the_callers_variables_stay_as_they_are() -> None:
     """A script may hold on to the dict that locals() returned, as Ignite's example does."""
 

@@ -36,6 +36,8 @@ class Advice:
         self._steps_before: dict[int, int] | None = None
         """How often each scheduler had been stepped before the first pass, by its id."""
         self._first_epoch = 0
+        self._is_new = True
+        """Whether the first pass began the training, as far as the data know."""
         self._first = self._lowest = math.inf
         """The mean loss after the first epoch, and the lowest since."""
 
@@ -90,17 +92,18 @@ class Advice:
                 "train_data.full() in such a pass"
             )
 
-    def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any]) -> None:
+    def check_schedulers(self, plan: PlanNumbers, paced: Collection[Any], *, is_resumed: bool) -> None:
         """Warn if a scheduler counts steps without ``pace``: a pruned epoch has fewer.
 
-        Schedulers are looked for twice: before the first pass, and before the first pruned one.
+        Schedulers are looked for twice: before the first pass, and before the first pruned one. ``is_resumed``: some
+        of this epoch was done before this process.
         """
         if self._gave_pace or (self._steps_before is None and not Advice.looks_left):
             return
         if self._steps_before is None:
             Advice.looks_left -= 1
             self._steps_before = {id(one): one.last_epoch for one in find_schedulers()}
-            self._first_epoch = plan.epoch
+            self._first_epoch, self._is_new = plan.epoch, plan.epoch == 0 and not is_resumed
         elif plan.kept < plan.size:
             self._gave_pace = True
             epochs = max(plan.epoch - self._first_epoch, 1)
@@ -113,7 +116,7 @@ class Advice:
     def _judge(self, scheduler: Any, before: int, steps: int, epochs: int, paced: Any) -> str:
         """Say what is wrong with a scheduler that made this many steps in this many epochs; empty if nothing is."""
         name = type(scheduler).__name__
-        if before and steps and not self._first_epoch:
+        if before and steps and self._is_new:
             return (
                 f"{name} had made {plural(before, 'step')} when the data began at epoch 0: if this run was resumed, "
                 "save train_data.state_dict() and load it, too"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +18,10 @@ from ..attribution.counted import Counted, StockLoader
 from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
-from ..plan import EpochSummary, Plan, PlanNumbers, move, summarize
+from ..plan import Plan, PlanNumbers, move, summarize
 from ..ranks.exchange import Ranks, agree, all_come
 from .scores import Scores, TableSlice
+from .turn import Turn
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
 MEETINGS = itertools.count()
@@ -34,23 +35,6 @@ class EpochListener(Protocol):
 
     def begin(self) -> None:
         """Called when the plan of an epoch is known, before its first batch."""
-
-
-@dataclass
-class Turn:
-    """The end of an epoch: what is known of it before anything changes."""
-
-    plan: PlanNumbers
-    queue: Queue | None
-    summary: EpochSummary
-    planned: int
-    """The number of samples in the plans of all epochs up to this one."""
-    error: MisalignedError | None = None
-    is_merged: bool = False
-    is_without_backward: bool = False
-    """Whether updates returned losses with a gradient, and backward was called for none of them."""
-    had_gradients: bool | None = None
-    """Whether losses had a gradient; None if Python has seen none, as in a compiled step."""
 
 
 class RunningEpoch:
