@@ -110,11 +110,10 @@ def check_epochs_left(epoch: int, num_epochs: int) -> None:
             message(
                 f"at most num_epochs={num_epochs} epochs",
                 f"a pass for epoch {epoch} (counted from 0)",
-                "Pass the number of epochs you train: the last ones use full data, so pruning must know the end. A "
-                "loop that counts iterations ends too late, since pruned epochs have fewer: let it end at "
-                "train_data.epoch == train_data.num_epochs. "
-                "After resuming, loop over range(train_data.epoch, num_epochs); let no framework start the loader "
-                "again inside its own epoch. For passes that do not train load train_data.full().",
+                "After resuming, loop over range(train_data.epoch, num_epochs). To train longer, pass the number of "
+                "epochs you train: the last ones use full data. A loop that counts iterations must end at "
+                "train_data.epoch == train_data.num_epochs, since pruned epochs have fewer. For passes that do not "
+                "train, load train_data.full().",
             )
         )
 
@@ -151,11 +150,15 @@ def check_loss(loss: Any) -> None:
     if not isinstance(loss, Tensor):
         remedy = "Pass the tensor that the criterion returns."
     if isinstance(loss, tuple):
-        remedy = "Take it apart: loss, score = infobatch.per_sample(losses, mask), then update(loss, score=score)."
+        source = "per_sample or sieve.expand"
+        remedy = f"Take apart what {source} returned: loss, score = ..., then update(loss, score=score)."
     if isinstance(loss, Tensor) and loss.ndim == 1:
         remedy = "Pass loss.float(), and no empty batch."
     if isinstance(loss, Tensor) and loss.ndim == 0:
-        remedy = 'Give the criterion reduction="none".'
+        remedy = (
+            'Give the criterion reduction="none". After a sieve, call loss, score = sieve.expand(losses) instead of '
+            "sieve.reduce, then update(loss, score=score)."
+        )
     raise InputError(message("one floating-point loss per sample, shape [batch]", describe(loss), remedy))
 
 

@@ -69,7 +69,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     Args:
         dataset: The ``InfoBatch`` or ``Pruned`` data set.
         with_indices: Yield pairs ``(batch, indices)``, for loops and wrappers that read ahead or reorder batches: there
-            the indices must travel with the batch, to ``update(loss, indices)``.
+            the indices must travel with the batch, to ``update(loss, indices)``. They are in the order of fetching: if
+            ``collate_fn`` reorders the samples of a batch, return indices from the data set instead.
 
     The other arguments are those of torch's DataLoader, without ``shuffle`` and ``sampler``: the plan is shuffled.
 

@@ -257,9 +257,9 @@ def test_tokens_whose_look_is_not_finite_get_weight_0(bad: str) -> None:
 def test_a_method_that_measures_asks_for_the_losses_of_its_first_batch() -> None:
     sieve = Sieve(look, adaptive())
     sieve(torch.rand(SIZE))
-    with pytest.raises(MisalignedError, match="losses of the batch before"):
+    with pytest.raises(MisalignedError, match="losses of the previous batch"):
         sieve(torch.rand(SIZE))
-    with pytest.raises(MisalignedError, match="losses of the batch before"):
+    with pytest.raises(MisalignedError, match="losses of the previous batch"):
         next(sieve.ahead([torch.rand(SIZE)]))
     sieve.reduce(torch.rand(SIZE))
     for _ in range(40):  # from now on a batch may be left out
@@ -277,7 +277,7 @@ def test_expand_answers_as_well() -> None:
 def test_looking_ahead_asks_for_them_as_well() -> None:
     walk = Sieve(look, adaptive()).ahead([torch.rand(SIZE)] * 3)
     next(walk)
-    with pytest.raises(MisalignedError, match="losses of the batch before"):
+    with pytest.raises(MisalignedError, match="losses of the previous batch"):
         next(walk)
 
 

@@ -106,7 +106,7 @@ class Sieve:
 
         Raises:
             InputError: If the look does not return one loss per row, or parts of the batch differ in rows.
-            MisalignedError: If the method needs the model's losses of the batch before, and none came back.
+            MisalignedError: If the method needs the model's losses of the previous batch, and none came back.
 
         >>> import torch, infobatch
         >>> sieve = infobatch.Sieve(lambda batch: batch["x"], infobatch.sieve.hardest(keep=0.5))
@@ -396,7 +396,7 @@ class Sieve:
                 "Pass the losses of every batch to sieve.reduce or sieve.expand, or choose a method with a fixed "
                 "share, such as infobatch.sieve.hardest(keep=0.5)."
             )
-            expected = "the model's losses of the batch before, from which the share to keep follows"
+            expected = "the model's losses of the previous batch, which decide how many rows to keep"
             raise MisalignedError(message(expected, "none", remedy))
 
     def _join_stream(self) -> None:

@@ -114,17 +114,18 @@ def test_one_answer_per_method_and_none_for_controls() -> None:
     short = ours.partition("shorter run")[2]
     assert numbers(short)[0] == pytest.approx(1.83)
     assert "less accurate" in short
-    assert "seeds are enough to tell these apart" in short
+    assert "seeds are enough to tell the two apart" in short
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "and 3 seeds are enough to tell these apart")),
-        ([-1.0, 1.2, -0.8], ("was 0.30 points more accurate", "3 seeds cannot tell these apart")),
-        ([0.1, 0.3, -0.1], ("had the same accuracy", "3 seeds cannot tell these apart")),
-        ([0.5], ("it was 0.50 points more accurate than", "one seed cannot tell these apart")),
-        ([0.5, 0.51], ("it was 0.51 points more accurate than", "two seeds cannot tell these apart")),  # never decide
+        ([-1.0, -1.2, -0.8], ("was 1.10 points more accurate", "and 3 seeds are enough to tell the two apart")),
+        ([-1.0, 1.2, -0.8], ("was 0.30 points more accurate", "3 seeds cannot tell which of the two is better")),
+        ([0.1, 0.3, -0.1], ("had the same accuracy", "3 seeds cannot tell which of the two is better")),
+        ([0.5], ("it was 0.50 points more accurate than", "one seed cannot tell which of the two is better")),
+        # two seeds never decide
+        ([0.5, 0.51], ("it was 0.51 points more accurate than", "two seeds cannot tell which of the two is better")),
     ],
 )
 def test_compared_with_a_shorter_run(values: list[float], words: tuple[str, str]) -> None:

@@ -5,7 +5,8 @@
 >>> ahead = Difference(seeds=(0, 1, 2), mean=0.2, std=0.4, low=-0.8, high=1.2)
 >>> print(answer_of(Facts("infobatch", found, judge(found, 0.3, 0.95), saved=0.35, shorter_run=ahead)))
 InfoBatch used 35 % fewer samples than full data and was 0.10 points less accurate (95 %: -1.20 to +1.10); \
-a shorter run that cost as much was 0.30 points less accurate than full data, and 3 seeds cannot tell these apart.
+a shorter run that cost as much was 0.30 points less accurate than full data, and 3 seeds cannot tell which \
+of the two is better.
 
 Tables, intervals and verdicts are the evidence; the sentence says what they amount to, and no more.
 """
@@ -215,8 +216,8 @@ def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) ->
         change = f"it {_was(facts, ahead.mean, *_compared_with(start))}"
     is_decided = ahead.n >= FEWEST and ahead.low is not None and ahead.high is not None
     if is_decided and (ahead.low or 0.0) * (ahead.high or 0.0) > 0:
-        return f"{change}, and {_count_seeds(ahead)} are enough to tell these apart"
-    return f"{change}, and {_count_seeds(ahead)} cannot tell these apart"
+        return f"{change}, and {_count_seeds(ahead)} are enough to tell the two apart"
+    return f"{change}, and {_count_seeds(ahead)} cannot tell which of the two is better"
 
 
 def _reason(verdict: Verdict) -> str:

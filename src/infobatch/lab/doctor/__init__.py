@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from ...checks import check_count
-from ...errors import InfoBatchWarning, InputError
+from ...errors import InfoBatchWarning, InputError, plural
 from . import findings
 from .case import Case, find, load
 from .findings import Check, Status
@@ -64,7 +64,8 @@ class Diagnosis:
         warnings = f" With warnings: see {', '.join(warned)}." if warned else ""
         named = any(check.name == findings.INDICES for check in self.checks)
         if not self.ok:
-            return f"Not yet: see {', '.join(check.name for check in self.checks if check.status == 'problem')}."
+            found = [check.name for check in self.checks if check.status == "problem"]
+            return f"{plural(len(found), 'problem')} found: {', '.join(found)}. Fix them and run the doctor again."
         if status["not checkable"]:
             skipped = f"{status['not checkable']} of {len(self.checks)} checks"
             return f"No problem found, but {skipped} could not be made.{warnings}"

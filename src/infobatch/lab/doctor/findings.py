@@ -27,12 +27,12 @@ THREE_LINES = """train_data = infobatch.InfoBatch(train_data, num_epochs)
 loss = train_data.update(criterion(model(inputs), targets))  # the criterion with reduction="none\""""
 SAME_SAMPLE = """dataset[i] must always be the same sample, augmented or not: do not draw or shuffle in __getitem__
 # to check, compare dataset[0] with itself, fetched twice"""
-PASS_THEM = "loss = train_data.update(loss, indices)  # the indices that come with the batch"
+PASS_THEM = "loss = train_data.update(loss, indices)"
 PAIRS = """for batch, indices in loader:  # pass the indices on together with their batch
     loss = train_data.update(loss, indices)"""
 UNRECOGNIZED = "the samples could not be recognized in the batches"
 BY_INDEX = f"""return *sample, index  # at the end of the data set's __getitem__
-{PASS_THEM}"""
+{PASS_THEM}  # these indices, not those of with_indices=True"""
 BY_COLLATE = f"""{BY_INDEX}
 # collate_fn gets samples (..., index): sort them together and return the indices in the same order, for example
 *columns, indices = zip(*sorted(samples, key=...))
@@ -277,7 +277,7 @@ def order_inside(order: Order, trial: Trial) -> Check:
     name, inside = "order inside a batch", trial.account.inside
     if order == "kept":
         left = "; some fields of the samples could not be compared" if trial.traces[0].placement[1] else ""
-        return Check(name, "ok", f"the order of fetching{left}")
+        return Check(name, "ok", f"unchanged{left}")
     if order == "apart" and trial.moved:
         paths = ", ".join("".join(f"[{key!r}]" for key in where) or "batch" for where in trial.moved)
         seen = f"parts of a row belong to different samples: {paths} is moved, in {max(trial.moved.values())} rows"
@@ -333,7 +333,7 @@ def positions(trial: Trial, follows_index: Callable[[], bool]) -> Check | None:
         means = "The data set shuffles or draws its items itself, so each epoch would score another sample."
         return Check(name, "problem", seen, means, SAME_SAMPLE)
     if not differ:
-        return Check(name, "ok", f"{len(both)} samples were the same both times")
+        return Check(name, "ok", f"{len(both)} samples read twice, identical both times")
     seen = f"{differ} of {len(both)} samples differ in the second epoch"
     if follows_index():
         return Check(name, "ok", f"{seen}: augmentation, which is fine")
@@ -368,7 +368,7 @@ def copies(trial: Trial) -> Check:
     if same > 0.01 * len(keys):
         means = "Each copy has its own score and is pruned independently. Every loss still reaches its sample."
         return Check("copies", "warning", f"{same} of {len(keys)} samples are copies of others", means)
-    return Check("copies", "ok", f"{same or 'no'} copies")
+    return Check("copies", "ok", f"{same or 'none'}")
 
 
 def lines(case: Case, fixed: Trial | None) -> str:
