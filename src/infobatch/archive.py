@@ -24,7 +24,7 @@ LARGEST_REPEATED = 1 << 20
 """A tuple may hold this many values, those of the tuples in it counted as often as they occur: hashing visits each."""
 TUPLES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 ALLOCATORS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)|(builtins|__builtin__)\.bytearray")
-"""Classes that allocate as many elements as they are told to. Saved tensors are rebuilt by functions instead."""
+"""Classes that allocate as many elements as their arguments say. Saved tensors are rebuilt by functions instead."""
 
 
 class ArchiveError(Exception):

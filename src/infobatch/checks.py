@@ -238,15 +238,22 @@ def check_members(indices: Tensor, table: WeightTable, epoch: int, ghosts: Tenso
         check_range(indices, table.size, "They are positions in the data set that train_data wraps.")
         raise
     if not weights.min().is_nonzero():
-        strangers = indices[weights == 0]
-        if ghosts is None or not bool(torch.isin(strangers, ghosts.to(strangers.device)).all()):
+        outside = indices[weights == 0]  # samples outside of the plan
+        if ghosts is None or not bool(torch.isin(outside, ghosts.to(outside.device)).all()):
             raise MisalignedError(describe_stranger(epoch))
     return weights
 
 
-def check_attribution(received: int, seen: int, strangers: int, epoch: int) -> None:
-    """Check, before losses become scores, that each belongs to the plan and to one sample only."""
-    if strangers:
+def check_attribution(received: int, seen: int, outside: int, epoch: int) -> None:
+    """Check, before losses become scores, that each belongs to the plan and to one sample only.
+
+    Args:
+        received: The number of losses.
+        seen: The number of samples of the plan that have one.
+        outside: The number of samples outside of the plan that have one.
+        epoch: The epoch of the plan.
+    """
+    if outside:
         raise MisalignedError(describe_stranger(epoch))
     if received != seen:
         raise MisalignedError(

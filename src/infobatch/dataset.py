@@ -87,7 +87,7 @@ class Pruned(Owner):
         self.shard_scores = shard_scores
         self.in_batch_loss = in_batch_loss
         self.listeners: dict[Any, EpochListener] = {}
-        """By optimizer: who is told when an epoch begins."""
+        """By optimizer: what is called when an epoch begins."""
         self._scores = scores
         self._epoch = RunningEpoch(scores)
         self._hidden: HiddenPass | None = None

@@ -36,7 +36,7 @@ class RankError(InfoBatchError, RuntimeError):
 
 
 class InfoBatchWarning(UserWarning):
-    """Training goes on, but something deserves attention."""
+    """Training continues, but something deserves attention."""
 
 
 def warn(text: str) -> None:

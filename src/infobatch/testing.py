@@ -161,7 +161,7 @@ def choose_stops(epochs: list[Any], count: int) -> list[int]:
 # ---- runs ------------------------------------------------------------------------------------------------------
 
 
-def _walk(make: Make, state: bytes | None, begin: int, limit: int | None = None) -> Iterator[tuple[int, Training, Any]]:
+def _run_steps(make: Make, state: bytes | None, begin: int, limit: int | None = None) -> Iterator[tuple[int, Training, Any]]:
     """Train from a state, reached after ``begin`` steps, as a script does that is started again.
 
     Yields:
@@ -187,7 +187,7 @@ def _train(
     """
     results: Results = {}
     epochs, states, limit = [], {}, None if state is None else save_after[-1] - begin
-    for step, training, result in _walk(make, state, begin, limit):
+    for step, training, result in _run_steps(make, state, begin, limit):
         if step > begin:
             results[step] = _flatten(result, f"the result of step {step}")
         epochs.append(getattr(training, "epoch", None))
@@ -207,7 +207,7 @@ def _check_resumed(make: Make, right: Results, state: bytes, stops: list[int]) -
     step, text = _compare(right, wrong, stops[0])
     if text is not None:
         stop = max(at for at in stops if at < step or at == stops[0])
-        expected = f"a training that is stopped after {_listed(stops)} of {total} steps to go on as if it had not been"
+        expected = f"a training that is stopped after {_listed(stops)} of {total} steps to continue as if it had not been"
         entry, remedy = _explain(make, states[stop], stop, step)
         raise AssertionError(message(expected, f"{text}; after loading, {entry}" if entry else text, remedy))
 
@@ -245,8 +245,8 @@ def _explain(make: Make, state: bytes, stop: int, step: int) -> tuple[str | None
 
 def _glance(make: Make, state: bytes | None, begin: int, at: int) -> dict[str, dict[str, Any]]:
     """Return what can be seen of a training after a number of steps: its state, its attributes, the random states."""
-    walk = _walk(make, state, begin)  # held, so that the state below is one from inside the loop
-    training = [training for _, training, _ in islice(walk, at - begin + 1)][-1]
+    steps = _run_steps(make, state, begin)  # held, so that the state below is one from inside the loop
+    training = [training for _, training, _ in islice(steps, at - begin + 1)][-1]
     attributes = getattr(training, "__dict__", {})
     parts = {name: one for name, one in attributes.items() if callable(getattr(one, "state_dict", None))}
     return {

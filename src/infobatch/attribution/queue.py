@@ -198,7 +198,7 @@ class Carried(Queue):
         self._holder: weakref.ref[Any] = weakref.ref(holder)
         self._is_exhausted = False
         self._next: int | None = 0
-        """Where the slice goes on, as long as batches come in its order."""
+        """Where the slice continues, as long as batches come in its order."""
 
     def deliver(self, indices: Tensor) -> None:
         """Append a batch. While batches come in the order of the slice, positions stand for indices."""

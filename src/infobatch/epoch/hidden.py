@@ -53,10 +53,10 @@ class HiddenPass:
         """Turn what was observed on all ranks into scores and memory; return how many losses were not finite."""
         table = self._table
         seen = int((table.fresh[self._mine] != UNSEEN).sum())
-        strangers = int((table.fresh != UNSEEN).sum()) - seen
-        if strangers:
+        outside = int((table.fresh != UNSEEN).sum()) - seen
+        if outside:
             expected, remedy = "losses of samples that were left out", "Pass the indices of the loop."
-            raise MisalignedError(message(expected, f"{strangers} of others", remedy))
+            raise MisalignedError(message(expected, f"{outside} of others", remedy))
         if seen < self._mine.numel():
             got = f"none for {self._mine.numel() - seen} of {self._mine.numel()} samples"
             raise MisalignedError(message("an observe() for each batch", got, "Call it in the loop over hidden()."))

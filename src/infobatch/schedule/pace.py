@@ -128,7 +128,7 @@ class Paced:
             self._begin_here()
         self._check_total()
         self._replayed: list[Any] | None = None
-        """The learning rates after ``_replay``, until the loop goes on: the optimizer's may still be loaded."""
+        """The learning rates after ``_replay``, until the loop continues: the optimizer's may still be loaded."""
         if train_data.epoch and _has_trained_here(train_data):
             for other in train_data.listeners.values():
                 if isinstance(other, Paced):
@@ -162,7 +162,7 @@ class Paced:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on from here, the state of the scheduler included."""
+        """Return everything needed to continue from here, the state of the scheduler included."""
         return {
             "count": self._count,
             "first_rates": list(self._first_rates),
@@ -172,7 +172,7 @@ class Paced:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a ``state_dict``, also if another batch size or number of ranks makes other steps.
+        """Continue from a ``state_dict``, also if another batch size or number of ranks makes other steps.
 
         Args:
             state: What ``state_dict`` returned.
@@ -226,7 +226,7 @@ class Paced:
         return _steps_at(progress, self.steps_per_epoch)
 
     def _take_over(self) -> None:
-        """Go on with a scheduler that has been stepped before."""
+        """Continue with a scheduler that has been stepped before."""
         older = self.train_data.listeners.get(unwrap(self.optimizer))
         if isinstance(older, Paced) and older._drives(self.scheduler, self.steps_per_epoch):
             self._count = older._count
@@ -261,7 +261,7 @@ class Paced:
             saved = state["steps_per_epoch"]
             raise StateError(
                 message(
-                    f"a new scheduler, to go on with {self.steps_per_epoch} steps per epoch after {saved}",
+                    f"a new scheduler, to continue with {self.steps_per_epoch} steps per epoch after {saved}",
                     "one that had been stepped or loaded before infobatch.pace was called",
                     "Build the scheduler, call infobatch.pace, and then load their states.",
                 )
@@ -298,7 +298,7 @@ class Paced:
             self._begin_here()  # the data may have been loaded since
             if epoch and not _has_trained_here(self.train_data):
                 text = (
-                    f"the data are in epoch {epoch}, but the scheduler is at its start: to go on with it, load the "
+                    f"the data are in epoch {epoch}, but the scheduler is at its start: to continue with it, load the "
                     "state of what pace returned, too; otherwise it begins here, which is right only for a new phase"
                 )
         elif self._watched_epoch is not None and epoch == self._watched_epoch + 1:

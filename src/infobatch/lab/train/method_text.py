@@ -30,7 +30,7 @@ SIEVE = "sieve."
 LOOKS = ("proxy", "own")
 """What a sieve may look with: a small network that trains beside the model, or the model itself."""
 PUBLISHED_LOOKS = {"selective_backprop": "own"}
-"""Looks that belong to a published method; all others look with a proxy unless told otherwise."""
+"""Looks that belong to a published method; all others look with a proxy unless the text names another look."""
 SIEVE_SETTINGS: dict[str, Any] = {"look": "proxy", "net": "resnet8", "every": 4, "then": "infobatch"}
 """Settings that every sieve with a look accepts, each with a value of its type."""
 NOT_BY_TEXT = {

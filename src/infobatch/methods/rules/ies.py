@@ -60,7 +60,7 @@ def ies(bound: float = 1e-3) -> Method:
 def rest_straight(view: ScoresView, moment: Moment, generator: torch.Generator, *, bound: float) -> Plan:
     bend = (view.memory["bend1"] + view.memory["bend2"] + view.memory["bend3"]) / 3
     awake = ~(bend < bound)
-    if not bool(awake.any()):  # all would rest: the sample that moves most goes on
+    if not bool(awake.any()):  # all would rest: the sample that moves most is trained on
         awake = highest(bend, 1, generator)
     return plan_of(awake, moment.epoch, generator)
 
