@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -123,3 +124,20 @@ def test_public_names_are_there() -> None:
 
 def test_dir_shows_the_public_names_only() -> None:
     assert set(dir(infobatch)) == {*infobatch.__all__, "__version__", "selection", "testing"}
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [
+        ("accelerate", {"Loader", "Scheduler", "prepare"}),
+        ("dcp", {"Sharded"}),
+        ("lightning", {"Pruning"}),
+        ("transformers", {"PrunedTrainer"}),
+        ("transformers_loss", set()),
+    ],
+)
+def test_dir_of_an_integration_shows_what_users_need(name: str, public: set[str]) -> None:
+    if name in ("accelerate", "lightning", "transformers"):
+        pytest.importorskip(name)
+    module = importlib.import_module(f"infobatch.integrations.{name}")
+    assert set(dir(module)) == public == set(module.__all__)

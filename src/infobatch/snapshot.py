@@ -1,9 +1,9 @@
 """A pickler for ``torch.save`` that copies every tensor on the CPU before anything is written.
 
-Training may continue in another thread while a checkpoint is written. torch computes the checksum of a storage and writes
-its bytes one after the other, so a storage that changes in between yields a file that fails its own checksum. With
-``torch.save(state, file, pickle_module=snapshot)`` torch pickles the structure first, which copies the storages, and
-then writes the copies. Storages on other devices are left alone: torch copies each to the CPU before it writes it.
+Training may continue in another thread while a checkpoint is written. torch computes the checksum of a storage and
+writes its bytes one after the other, so a storage that changes in between yields a file that fails its own checksum.
+With ``torch.save(state, file, pickle_module=snapshot)`` torch pickles the structure first, which copies the storages,
+and then writes the copies. Storages on other devices are left alone: torch copies each to the CPU before it writes it.
 """
 
 from __future__ import annotations

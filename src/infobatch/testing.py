@@ -161,7 +161,9 @@ def choose_stops(epochs: list[Any], count: int) -> list[int]:
 # ---- runs ------------------------------------------------------------------------------------------------------
 
 
-def _run_steps(make: Make, state: bytes | None, begin: int, limit: int | None = None) -> Iterator[tuple[int, Training, Any]]:
+def _run_steps(
+    make: Make, state: bytes | None, begin: int, limit: int | None = None
+) -> Iterator[tuple[int, Training, Any]]:
     """Train from a state, reached after ``begin`` steps, as a script does that is started again.
 
     Yields:
@@ -207,7 +209,9 @@ def _check_resumed(make: Make, right: Results, state: bytes, stops: list[int]) -
     step, text = _compare(right, wrong, stops[0])
     if text is not None:
         stop = max(at for at in stops if at < step or at == stops[0])
-        expected = f"a training that is stopped after {_listed(stops)} of {total} steps to continue as if it had not been"
+        expected = (
+            f"a training that is stopped after {_listed(stops)} of {total} steps to continue as if it had not been"
+        )
         entry, remedy = _explain(make, states[stop], stop, step)
         raise AssertionError(message(expected, f"{text}; after loading, {entry}" if entry else text, remedy))
 

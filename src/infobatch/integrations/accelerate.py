@@ -18,6 +18,12 @@ from ..loader import DataLoader, Delivery
 from ..ranks.exchange import find
 from ..schedule.pace import Paced, full_steps
 
+__all__ = ["Loader", "Scheduler", "prepare"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
+
 
 def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     """Prepare training objects for an accelerator; call this instead of ``accelerator.prepare``.

@@ -15,10 +15,16 @@ from ..dataset import Pruned
 from ..errors import InputError, message
 from ..ranks.exchange import find
 
+__all__ = ["Sharded"]
+
 CHANNEL = "channels."
 """Prefix of the tensors that hold what ``update`` received besides the loss."""
 MEMORY = "memory."
 """Prefix of the tensors that a method remembers per sample."""
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 class Sharded:

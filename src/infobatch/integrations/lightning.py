@@ -19,8 +19,14 @@ from ..errors import InputError, MisalignedError, StateError, message, warn
 from ..loader import DataLoader
 from ..schedule.pace import Paced, full_steps
 
-CallbackType = TypeVar("CallbackType", bound=pl.Callback)
+__all__ = ["Pruning"]
+
+_CallbackType = TypeVar("_CallbackType", bound=pl.Callback)
 ONE_SETTER = "a learning rate that infobatch.pace alone sets"
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 class Pruning(pl.Callback):
@@ -74,8 +80,8 @@ class Pruning(pl.Callback):
             self._check_trainer(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        check_training_step(pl_module)
-        for averaging in find_callbacks(trainer, StochasticWeightAveraging):
+        _check_training_step(pl_module)
+        for averaging in _find_callbacks(trainer, StochasticWeightAveraging):
             self._check_averaging(averaging, trainer, pl_module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -117,7 +123,7 @@ class Pruning(pl.Callback):
 
     @staticmethod
     def _warn_lost_gradients(trainer: pl.Trainer, epoch: int, processed: int, is_broken: bool) -> None:
-        accumulate = batches_per_step(trainer, epoch)
+        accumulate = _batches_per_step(trainer, epoch)
         if accumulate != trainer.accumulate_grad_batches:
             warn(
                 "GradientAccumulationScheduler acts only at the start of an epoch: the rest of this one makes a step "
@@ -176,7 +182,7 @@ class Pruning(pl.Callback):
         checkpoint: dict[str, Any],  # noqa: ARG002
     ) -> None:
         """Refuse a learning-rate search of a paced run. It starts with a checkpoint; no other hook runs earlier."""
-        if find_callbacks(trainer, LearningRateFinder) and find_paced(trainer):
+        if _find_callbacks(trainer, LearningRateFinder) and _find_paced(trainer):
             raise InputError(
                 message(
                     ONE_SETTER,
@@ -230,7 +236,7 @@ class Pruning(pl.Callback):
             got = "StochasticWeightAveraging with a BatchNorm, for which it adds an epoch"
             remedy = "Use WeightAveraging or EMAWeightAveraging, which average the statistics as well."
             raise InputError(message(expected, got, remedy))
-        if find_paced(trainer):
+        if _find_paced(trainer):
             got = "StochasticWeightAveraging, which replaces the scheduler"
             remedy = "Use WeightAveraging or EMAWeightAveraging, which leave the rate alone, or no pace."
             raise InputError(message(ONE_SETTER, got, remedy))
@@ -261,7 +267,7 @@ class Pruning(pl.Callback):
         return loader
 
     def _check_schedulers(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader) -> None:
-        if not find_paced(trainer) and any(isinstance(value, Paced) for value in vars(pl_module).values()):
+        if not _find_paced(trainer) and any(isinstance(value, Paced) for value in vars(pl_module).values()):
             remedy = 'Return it from configure_optimizers as {"scheduler": ..., "interval": "step"}.'
             raise InputError(message("what infobatch.pace returned", "no scheduler that a checkpoint holds", remedy))
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
@@ -271,7 +277,7 @@ class Pruning(pl.Callback):
                 warn("pruned epochs have fewer steps, so this scheduler will not reach its end: use infobatch.pace")
 
     def _check_steps(self, trainer: pl.Trainer, config: Any, loader: DataLoader) -> None:
-        accumulation = {batches_per_step(trainer, epoch) for epoch in range(self.train_data.num_epochs)}
+        accumulation = {_batches_per_step(trainer, epoch) for epoch in range(self.train_data.num_epochs)}
         if config.interval != "epoch" and len(accumulation) > 1:
             raise InputError(
                 message(
@@ -298,7 +304,7 @@ class Pruning(pl.Callback):
             )
 
 
-def check_training_step(module: pl.LightningModule) -> None:
+def _check_training_step(module: pl.LightningModule) -> None:
     """Refuse a ``training_step`` that fetches batches itself: Lightning cannot tell how many, or which is the last."""
     if is_param_in_hook_signature(module.training_step, "dataloader_iter", explicit=True):
         remedy = "Let Lightning fetch the batches: an epoch of the plan ends with its last batch, which it must know."
@@ -306,22 +312,22 @@ def check_training_step(module: pl.LightningModule) -> None:
         raise InputError(message("training_step(self, batch, batch_idx)", got, remedy))
 
 
-def batches_per_step(trainer: pl.Trainer, epoch: int) -> int:
+def _batches_per_step(trainer: pl.Trainer, epoch: int) -> int:
     """Return how many batches make one optimizer step in an epoch.
 
     A ``GradientAccumulationScheduler`` sets the Trainer's number only when that epoch begins, so it is asked first.
     """
-    for scheduler in find_callbacks(trainer, GradientAccumulationScheduler):
+    for scheduler in _find_callbacks(trainer, GradientAccumulationScheduler):
         return scheduler.get_accumulate_grad_batches(epoch)
     return trainer.accumulate_grad_batches
 
 
-def find_callbacks(trainer: Any, kind: type[CallbackType]) -> list[CallbackType]:
+def _find_callbacks(trainer: Any, kind: type[_CallbackType]) -> list[_CallbackType]:
     """Return the Trainer's callbacks of one kind."""
     return [callback for callback in trainer.callbacks if isinstance(callback, kind)]
 
 
-def find_paced(trainer: pl.Trainer) -> list[Paced]:
+def _find_paced(trainer: pl.Trainer) -> list[Paced]:
     """Return the paced schedulers that ``configure_optimizers`` returned."""
     schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
     return [scheduler for scheduler in schedulers if isinstance(scheduler, Paced)]

@@ -41,6 +41,8 @@ from .transformers_loss import (
     own_candidates,
 )
 
+__all__ = ["PrunedTrainer"]
+
 FILE = "infobatch.pt"
 """The file in a checkpoint folder that holds the state of the training data."""
 INDEX = "infobatch_index"
@@ -61,6 +63,10 @@ if missing := [name for name in HOOKS if not hasattr(Trainer, name)]:
         "transformers 5.22 or a similar version", f"a Trainer without {missing}", "Install transformers 5.22."
     )
     raise ImportError(text)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 class PrunedTrainer(Trainer):

@@ -1,7 +1,7 @@
 """The loss per sample of a model of transformers: the cross entropy of its logits, compared with the model's own loss.
 
 A model returns a mean over its batch. Whether our losses are what it averages, and by how many tokens its labels are
-shifted, shows in the loss that it returns.
+shifted, shows in the loss that it returns. Users need none of this: ``PrunedTrainer`` calls it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from ..adapters.per_sample import PerSample, per_sample
 from ..errors import InputError, message
 
+__all__: list[str] = []
+
 IGNORED = -100
 """The label that transformers gives to tokens which are not predicted."""
 CROSS_ENTROPY = "a model whose loss is the cross entropy of its logits"
@@ -23,6 +25,10 @@ LOSS_PER_SAMPLE = (
     "Pass compute_loss_func=f, where f(outputs, labels, num_items_in_batch=None) returns one loss per sample, or "
     "infobatch.per_sample(losses, mask)."
 )
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 def losses_per_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[PerSample, Tensor]:
