@@ -10,7 +10,7 @@ hardest(keep=0.5)
 from . import rules
 from .amount import Fixed
 from .cost import SieveSummary, count_flops
-from .looks import Look, Own, Proxy, Reference, Remembered
+from .looks import Look, Own, Reference, Remembered
 from .methods import (
     adaptive,
     band,
@@ -24,6 +24,7 @@ from .methods import (
     small_loss,
     tokens,
 )
+from .proxy_look import Proxy
 from .rows import select_rows
 from .rules import Choice
 from .sieve import Sieve
