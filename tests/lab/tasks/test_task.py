@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,33 @@ def some(count: int = 20, classes: int = 3, **given: Tensor) -> Arrays:
         (lambda: Task("t", some(labels=-torch.ones(20).long()), some(), ("a",)), "got -1 to -1"),
         (lambda: Task("t", some(labels=torch.rand(20)), some(), ("a", "b", "c")), r"got torch.float32 \[20\]"),
         (lambda: Task("t", iter([1]), some(), ()), "__len__ and __getitem__"),
+        (
+            lambda: Task("t", (torch.zeros(9, 4), torch.zeros(9).long()), some(), ()),
+            r"training .* Arrays\(inputs, labels",
+        ),
+        (lambda: Task("t", some(), (np.zeros((9, 4)), np.zeros(9)), ()), r"test set .* Arrays\(inputs, labels\)"),
+        (
+            lambda: Task("t", some(), some(), (), loss=nn.CrossEntropyLoss()),
+            r"CrossEntropyLoss.*criterion\(outputs, lab",
+        ),
+        (lambda: Task("t", some(), some(), (), loss=nn.MSELoss(reduction="none")), "cross_entropy"),
+        (lambda: Task("t", some(), some(), (), loss=lambda outputs, labels: outputs), "label_smoothing.*lambda"),
+        (lambda: Task("t", some(), some(), (), make_model=nn.Linear(4, 3)), "Linear.*make_model=lambda: "),
     ],
 )
 def test_a_task_that_cannot_be_right_is_refused(make: Callable[[], Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         make()
+
+
+class Smoothed(nn.Module):
+    def forward(self, outputs: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+        return nn.functional.cross_entropy(outputs, labels, reduction="none", label_smoothing=label_smoothing)
+
+
+def test_a_loss_may_be_a_module_and_a_data_set_a_list() -> None:
+    samples = [(torch.zeros(4), 0), (torch.zeros(4), 1)]
+    Task("t", samples, samples, (), loss=Smoothed(), make_model=lambda: nn.Linear(4, 3))  # type: ignore[arg-type]
 
 
 class Made(Dataset[Any]):

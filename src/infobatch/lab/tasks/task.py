@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,7 +61,8 @@ class Task:
     The metric is 100 times the mean of ``score`` over the test set; higher is better.
 
     Raises:
-        InputError: If a set is empty or has labels outside of ``classes``.
+        InputError: If a set is empty, is a pair (inputs, labels) or has labels outside of ``classes``, or if ``loss``
+            or ``make_model`` cannot be called as described.
     """
 
     name: str
@@ -92,11 +94,18 @@ class Task:
     def __post_init__(self) -> None:
         for name, part in (("training", self.train), ("test", self.test)):
             where = f"the {name} set of {self.name}"
+            check_set(part, where)
             if hasattr(part, "__len__") and not len(part):
                 raise InputError(message(f"samples in {where}", "none", "Each set needs at least one."))
             if self.classes and isinstance(part, Arrays):
                 check_labels(part.labels, len(self.classes), where)
         checks.check_dataset(self.train)
+        check_loss(self.loss)
+        if isinstance(self.make_model, torch.nn.Module):
+            remedy = (
+                "Build it in the function, as in make_model=lambda: nn.Linear(4, 3): each run starts from new weights."
+            )
+            raise InputError(message("a function that builds the net", type(self.make_model).__name__, remedy))
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -106,6 +115,37 @@ class Task:
             "classes": list(self.classes),
             "source": self.source or _hashed(train=self.train, test=self.test),
         }
+
+
+def check_set(part: Any, where: str) -> None:
+    """Refuse a pair (inputs, labels): as a data set it would be two samples.
+
+    Raises:
+        InputError: If it is such a pair.
+    """
+    if isinstance(part, (tuple, list)) and len(part) == 2 and all(hasattr(one, "shape") for one in part):
+        expected = f"Arrays or a data set of (input, label) as {where}"
+        remedy = "Write Arrays(inputs, labels); torch.from_numpy converts arrays."
+        raise InputError(message(expected, f"a {type(part).__name__} of two arrays", remedy))
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss that cannot be called with (outputs, labels, label_smoothing), such as a criterion of torch.
+
+    Raises:
+        InputError: If it takes other arguments.
+    """
+    try:
+        inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss).bind(None, None, 0.0)
+    except ValueError:  # a built-in function without a signature
+        return
+    except TypeError:
+        name = type(loss).__name__ if isinstance(loss, torch.nn.Module) else getattr(loss, "__name__", repr(loss))
+        remedy = (
+            'Use infobatch.lab.tasks.task.cross_entropy, or wrap a criterion with reduction="none": '
+            "loss=lambda outputs, labels, _: criterion(outputs, labels)."
+        )
+        raise InputError(message("a loss (outputs, labels, label_smoothing)", name, remedy)) from None
 
 
 def check_labels(labels: Any, classes: int, where: str) -> None:
