@@ -33,6 +33,9 @@ UNKNOWN = (
     "The losses do not tell whether the accuracy would hold: use infobatch compare for that.",
 )
 
+BATCHED = "scores depend on how samples were batched"
+"""Why a method is not tried whose scores are means over a batch."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -150,7 +153,7 @@ def untried_methods(num_epochs: int) -> dict[str, str]:
     for name in METHODS:
         method = parse_method(name)
         if not needs_losses_only(method):
-            why[name] = "needs more than losses"
+            why[name] = BATCHED if method.score == "batch" else "needs more than losses"
         elif not _is_long_enough(method, num_epochs):
             why[name] = "the run is too short"
     return why
@@ -161,6 +164,8 @@ def _check_method(given: str | Method, num_epochs: int, size: int) -> Method:
     method = parse_method(given) if isinstance(given, str) else given
     if not needs_losses_only(method, size):
         remedy = "A log of losses holds no labels or other data."
+        if method.score == "batch":
+            remedy = f"Its {BATCHED}, and a log does not say which samples shared a batch."
         raise InputError(message("a method that needs only losses", repr(method), remedy))
     method.check_epochs(num_epochs, method.schedule)
     return method

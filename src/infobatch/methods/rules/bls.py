@@ -15,7 +15,14 @@ from ..method import Card, Method, Moment, Policy, ScoresView, Seen, check_metho
 from .infobatch import infobatch
 
 
-@register(Card("BLS, CVPR 2026", "as the inner method, by batches' mean losses", weights="as the inner method"))
+@register(
+    Card(
+        "BLS, CVPR 2026",
+        "as the inner method, by batches' mean losses",
+        weights="as the inner method",
+        needs="losses, and which samples share a batch",
+    )
+)
 def bls(inner: Method | None = None, *, share: float = 0.9) -> Method:
     """Run ``inner`` (InfoBatch by default) on a moving average of the mean loss of each sample's batch.
 
