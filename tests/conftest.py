@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from infobatch.epoch.advice import Advice
+from infobatch.epoch import advice
 
 SLOW = Path(__file__).parent / "slow"
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -44,10 +44,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+FIND_SCHEDULERS = advice.find_schedulers
+
+
+@pytest.fixture
+def watched(nothing_left_behind: None) -> None:
+    """Let the library look for schedulers, as it does outside of these tests."""
+    advice.find_schedulers = FIND_SCHEDULERS
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     before, dtype = dict(os.environ), torch.get_default_dtype()
-    Advice.looks_left = 0  # other tests have schedulers of their own
+    advice.find_schedulers = list  # other tests have schedulers of their own
     yield
     torch.set_default_dtype(dtype)
     if before != os.environ:

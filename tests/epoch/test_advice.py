@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ import torch
 
 import infobatch
 from infobatch import InfoBatchWarning
-from infobatch.epoch.advice import Advice
+from infobatch.epoch.advice import find_schedulers
 
 SOURCE = Path(__file__).read_text().splitlines()
 LOADERS: dict[str, Callable[[infobatch.Pruned], Iterable[Any]]] = {
@@ -137,18 +138,16 @@ def told(train: Callable[[], Any]) -> list[str]:
     return [str(one.message) for one in caught if issubclass(one.category, infobatch.InfoBatchWarning)]
 
 
-LOOKS = Advice.looks_left  # as in a new process
-
-
-def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True, begun: int = 0) -> None:
-    """A plain loop with a scheduler that is stepped at every so many batches, or (0) once per epoch."""
-    if first:
-        Advice.looks_left = LOOKS
+def a_loop(*, paced: bool, every: int | None, method: Any = None, begun: int = 0) -> None:
+    """A plain loop with a scheduler stepped at every so many batches, once per epoch (0), or no scheduler (None)."""
     data = torch.utils.data.TensorDataset(torch.rand(64, 1))
     train_data = infobatch.Pruned(data, method or infobatch.methods.infobatch(), 8)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scheduler: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64))
+    if every is None:
+        scheduler: Any = None
+    else:
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64))
     if begun:
         scheduler.load_state_dict(scheduler.state_dict() | {"last_epoch": begun, "_step_count": begun + 1})
     if paced:
@@ -159,10 +158,11 @@ def a_loop(*, paced: bool, every: int, method: Any = None, first: bool = True, b
             optimizer.step()
             if every and number % every == 0:
                 scheduler.step()
-        if not every:
+        if every == 0:
             scheduler.step()
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_scheduler_that_counts_steps_without_pace_is_noticed(every: int) -> None:
     (text,) = told(lambda: a_loop(paced=False, every=every))
@@ -171,37 +171,58 @@ def test_a_scheduler_that_counts_steps_without_pace_is_noticed(every: int) -> No
     assert told(lambda: a_loop(paced=True, every=every)) == []
 
 
-def test_a_later_training_of_the_process_is_watched_too() -> None:
-    """In a notebook, a short trial comes first."""
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("every", [0, None])
+def test_a_later_training_of_the_process_is_watched_too(every: int | None) -> None:
+    """In a notebook, short trials come first, with a scheduler or without one."""
 
     def trainings() -> None:
-        a_loop(paced=False, every=0)
-        a_loop(paced=False, every=1, first=False)
+        for _ in range(12):
+            a_loop(paced=False, every=every)
+        a_loop(paced=False, every=1)
 
     assert len(told(trainings)) == 1
 
 
+@pytest.mark.usefixtures("watched")
+def test_schedulers_are_not_looked_for_again_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    assert find_schedulers() == []
+    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("looked again"))
+    assert find_schedulers() == []
+    monkeypatch.undo()
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    own = type("Own", (torch.optim.lr_scheduler.StepLR,), {})(optimizer, 1)
+    assert find_schedulers() == [own]
+    torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    del own
+    assert find_schedulers() == []
+
+
+@pytest.mark.usefixtures("watched")
 def test_a_scheduler_stepped_once_per_epoch_needs_no_pace() -> None:
     assert told(lambda: a_loop(paced=False, every=0)) == []
     assert told(lambda: a_loop(paced=True, every=0)) == []
 
 
+@pytest.mark.usefixtures("watched")
 def test_without_pruning_nothing_is_noticed() -> None:
     assert told(lambda: a_loop(paced=False, every=1, method=infobatch.methods.full())) == []
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize(("begun", "said"), [(20, 1), (0, 0)])
 def test_a_scheduler_that_was_resumed_without_the_data_is_noticed(begun: int, said: int) -> None:
     texts = told(lambda: a_loop(paced=True, every=1, begun=begun))
     assert ["train_data.state_dict()" in text for text in texts] == [True] * said
 
 
+@pytest.mark.usefixtures("watched")
 def test_a_training_resumed_in_its_first_epoch_is_no_such_case() -> None:
     data = torch.utils.data.TensorDataset(torch.rand(64, 1))
     states: list[dict[str, Any]] = []
 
     def loop() -> None:
-        Advice.looks_left = LOOKS
         train_data = infobatch.InfoBatch(data, 8)
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -13,7 +13,6 @@ from launching import run_ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.epoch.advice import Advice
 
 pytest.importorskip("accelerate")
 
@@ -275,9 +274,8 @@ def test_from_iter_on_the_length_is_that_of_the_new_pass(options: dict[str, Any]
 
 
 def test_a_scheduler_paced_through_a_prepared_optimizer_is_not_called_unpaced(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    watched: None, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(Advice, "looks_left", 1)
     parts, accelerator = Parts(Run()), Accelerator(cpu=True)
     optimizer, loader = prepare(accelerator, parts.optimizer, parts.loader)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * parts.steps)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
@@ -22,9 +23,6 @@ RISE, ENOUGH = 2.0, 1000
 
 class Advice:
     """Which warnings have been given, and what is needed to decide on the others."""
-
-    looks_left: ClassVar[int] = 10
-    """How many trainings of this process are watched for schedulers, which means going through all objects, twice."""
 
     def __init__(self, method: Method, *, loss_grows: bool) -> None:
         self._method = method
@@ -98,10 +96,9 @@ class Advice:
         Schedulers are looked for twice: before the first pass, and before the first pruned one. ``is_resumed``: some
         of this epoch was done before this process.
         """
-        if self._gave_pace or (self._steps_before is None and not Advice.looks_left):
+        if self._gave_pace:
             return
         if self._steps_before is None:
-            Advice.looks_left -= 1
             self._steps_before = {id(one): one.last_epoch for one in find_schedulers()}
             self._first_epoch, self._is_new = plan.epoch, plan.epoch == 0 and not is_resumed
         elif plan.kept < plan.size:
@@ -175,8 +172,33 @@ def unwrap(optimizer: Any) -> Any:
     return getattr(optimizer, "optimizer", optimizer)
 
 
+class _Search:
+    """The search for schedulers goes through all objects of the process, so it is left out where it finds none.
+
+    An instance holds a reference to its class: as long as no class has gained one, there is no new instance.
+    """
+
+    references = -1
+    """How many references the classes had when no instance was found."""
+
+
 def find_schedulers() -> list[LRScheduler]:
     """Return the learning-rate schedulers of this process, except those that do not count steps."""
-    kinds = {type(one) for one in gc.get_objects()}
-    counting = {kind for kind in kinds if issubclass(kind, LRScheduler)} - {ReduceLROnPlateau, ChainedScheduler}
-    return [one for one in gc.get_objects() if type(one) in counting] if counting else []
+    references = sum(map(sys.getrefcount, _counting_kinds()))
+    if references == _Search.references:
+        return []
+    kinds = _counting_kinds()
+    found = [one for one in gc.get_objects() if type(one) in kinds]
+    if not found:
+        _Search.references = references
+    return found
+
+
+def _counting_kinds() -> set[type[LRScheduler]]:
+    """Return the classes of schedulers, except those that do not count steps."""
+    kinds, new = set(), [LRScheduler]
+    while new:
+        kind = new.pop()
+        kinds.add(kind)
+        new += kind.__subclasses__()
+    return kinds - {ReduceLROnPlateau, ChainedScheduler}
