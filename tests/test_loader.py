@@ -50,6 +50,8 @@ def test_the_collate_fn_of_a_loader_is_the_users_own() -> None:
     train.update(next(iter(loader)).sum(1))
     collate.mixes = False  # as timm switches its mixup off
     assert type(next(iter(loader))) is list
+    assert type(next(iter(rebuilt(loader)))) is list
+    assert loader.dataset is train
 
 
 @pytest.mark.parametrize("again", [lambda carried: pickle.loads(pickle.dumps(carried)), copy.copy, copy.deepcopy])

@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from .attribution.counted import Counted
 from .attribution.queue import STEPPED, Carried
-from .attribution.views import COPY, Copied, Fetched
+from .attribution.views import COPY, Copied, Fetched, WithIndices
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .plan import generator_for
@@ -228,15 +228,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self.dataset  # type: ignore[return-value]
 
     def _get_iterator(self) -> Any:
-        """Attach the indices where torch collates; ``loader.collate_fn`` stays the user's own."""
-        own = self.collate_fn
+        """Attach the indices where torch fetches and collates; both attributes of the loader stay the user's own."""
+        own, data = self.collate_fn, self.dataset
         if isinstance(own, CarryIndices):  # an interrupt came before it was put back
             own = own.collate
+        if isinstance(data, WithIndices):
+            data = data.dataset
         self.collate_fn = PairWithIndices(own) if self.with_indices else CarryIndices(own)
+        self.__dict__["dataset"] = WithIndices(data)  # torch refuses to set it
         try:
             return super()._get_iterator()
         finally:
-            self.collate_fn = own
+            self.collate_fn, self.__dict__["dataset"] = own, data
 
     def _torch_iter(self) -> Any:
         return super().__iter__()

@@ -11,7 +11,7 @@ from launching import as_spawned
 from torch.utils.data import Dataset, TensorDataset
 
 import infobatch
-from infobatch.attribution.views import Copied, Fetched, FullView, View
+from infobatch.attribution.views import Copied, Fetched, FullView, View, WithIndices
 
 
 class Letters(Dataset[str]):
@@ -32,7 +32,7 @@ def test_a_view_is_the_data_set_sample_by_sample() -> None:
     assert len(view) == 5
     assert view[3] == "d"
     assert type(view.__getitems__([4, 0])) is list
-    fetched = Copied(Letters()).__getitems__([4, 0])
+    fetched = WithIndices(Letters()).__getitems__([4, 0])
     assert isinstance(fetched, Fetched)
     assert view.__getitems__([4, 0]) == fetched == ["e", "a"]
     assert fetched.indices == [4, 0]
@@ -70,8 +70,10 @@ def test_what_is_written_reaches_the_wrapped_data_set() -> None:
     train_data.transform = str.upper
     assert data.transform is str.upper
     assert "transform" not in vars(train_data)
-    train_data.note = "mine"
-    assert not hasattr(data, "note")
+    train_data.note = "also one that it did not have"
+    assert data.note == train_data.note == "also one that it did not have"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="range"):
+        infobatch.InfoBatch(range(4), 3).transform = str.upper
 
 
 class Doubled(infobatch.InfoBatch):

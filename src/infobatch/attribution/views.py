@@ -14,6 +14,8 @@ from ..checks import check_loss
 from ..errors import InputError, message
 from ..plan import generator_for
 
+PACKAGE = __name__.partition(".")[0] + "."
+
 
 class Fetched(list[Any]):
     """The samples of a batch, with the indices they came from."""
@@ -63,9 +65,10 @@ class View(Dataset[Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_own = name.startswith("_") or name in self.OWN or name in self.__dict__ or hasattr(type(self), name)
-        if not is_own and hasattr(self.__dict__.get("dataset"), name):
+        is_known = hasattr(self.__dict__.get("dataset"), name)
+        if not is_own and (is_known or type(self).__module__.startswith(PACKAGE)):
             setattr(self.dataset, name, value)
-        else:
+        else:  # also what is new in a subclass of the user's
             super().__setattr__(name, value)
 
 
@@ -76,8 +79,8 @@ COPY = message(
 )
 
 
-class TrainingView(View):
-    """Samples for training: the indices of a batch stay with it until it is collated."""
+class WithIndices(View):
+    """What a loader fetches from where it collates to batches with indices; others get plain lists."""
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         samples = super().__getitems__(indices)
@@ -88,7 +91,7 @@ class TrainingView(View):
         return fetched
 
 
-class Copied(TrainingView):
+class Copied(View):
     """What reaches another process: samples for a loader's workers, and nothing to train with."""
 
     def __getattr__(self, name: str) -> Any:
@@ -97,13 +100,13 @@ class Copied(TrainingView):
         raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
 
 
-class Owner(TrainingView):
+class Owner(View):
     """A view with scores, of which there must be only one; the samples alone go to a loader's workers."""
 
     @classmethod
     def _decides_samples(cls) -> bool:
         """Whether a subclass decides what a sample is, so that the wrapped data set alone does not tell."""
-        return cls.__getitem__ is not View.__getitem__ or cls.__getitems__ is not TrainingView.__getitems__
+        return cls.__getitem__ is not View.__getitem__ or cls.__getitems__ is not View.__getitems__
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         remedy = "Make a new one and load the state_dict() of this one."

@@ -22,7 +22,7 @@ from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
 from ..adapters.per_sample import PerSample
-from ..attribution.views import Fetched
+from ..attribution.views import Fetched, WithIndices
 from ..dataset import Pruned
 from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
 from ..files import load, save
@@ -133,7 +133,7 @@ class PrunedTrainer(Trainer):
             return super().get_train_dataloader()  # raises the Trainer's own error
         args = self.args
         return DataLoader(
-            self.train_dataset,
+            WithIndices(self.train_dataset),
             batch_size=self._train_batch_size,
             sampler=self.train_dataset.sampler,
             drop_last=args.dataloader_drop_last,
