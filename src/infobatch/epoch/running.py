@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,13 +18,12 @@ from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers, move, summarize
-from ..ranks.exchange import Ranks, agree, all_come
+from ..ranks.exchange import Ranks, agree
+from ..ranks.meeting import Meeting
 from .scores import Scores, TableSlice
 from .turn import Turn
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
-MEETINGS = itertools.count()
-"""Numbers the trainings of this process, in the same order on all ranks."""
 MANY_IDLE = 3
 """So many passes without an update cannot all be peeks at a first batch."""
 
@@ -52,9 +50,7 @@ class RunningEpoch:
         """The latest pass, of this epoch or an earlier one."""
         self.ranks: Ranks | None = None
         """The ranks that train together, once they have met."""
-        self._meeting = 0
-        self._saves: list[str] = []
-        """The latest point at which this rank saved, once for each time."""
+        self._meeting: Meeting | None = None
         self.done_before = 0
         """How many samples of the epoch were done before this process resumed it."""
         self.is_resumed = False
@@ -149,7 +145,7 @@ class RunningEpoch:
         if self.ranks is None:
             facts = {"length of the data set": self.scores.size, **terms, "shard_scores": self.scores.is_sharded}
             agree(ranks, {**facts, "epoch": self.epoch, **self.scores.terms(self.done_before)})
-            self.ranks, self._meeting = ranks, next(MEETINGS)
+            self.ranks, self._meeting = ranks, None if ranks.world == 1 else Meeting(ranks)
 
     def check_all_close(self) -> None:
         """Before an epoch is closed in order to save, check that all ranks do so where shards must talk for it."""
@@ -174,13 +170,8 @@ class RunningEpoch:
 
     def _all_come(self) -> bool:
         """Whether all ranks come to this point of the training."""
-        ranks, queue = self.ranks, self.queue
-        if ranks is None or ranks.world == 1:
-            return True
-        point = f"{self._meeting}/{self.epoch}/{queue.taken if queue else 0}/{self.named}"
-        times = self._saves.count(point)
-        self._saves = [*(other for other in self._saves if other == point), point]
-        return all_come(ranks, f"{point}/{times}")
+        queue, meeting = self.queue, self._meeting
+        return meeting is None or meeting.all_come(f"{self.epoch}/{queue.taken if queue else 0}/{self.named}")
 
     def _over_ranks(self, count: int) -> int:
         return count * (1 if self.ranks is None else self.ranks.world)

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,8 +23,6 @@ from ..errors import RankError, message
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 
 
-PATIENCE = 30.0
-"""How many seconds a rank that saves inside an epoch waits for the others."""
 PURPOSES = ("closes", "saves in", "observes the hidden samples of")
 
 
@@ -95,24 +92,6 @@ def agree(ranks: Ranks, facts: dict[str, Any]) -> None:
         if len({repr(value) for value in values if value is not None}) > 1:  # None: cannot say yet
             got = ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
             raise RankError(message(f"the same {name} on every rank", got, "Give all ranks the same arguments."))
-
-
-def all_come(ranks: Ranks, point: str) -> bool:
-    """Whether all ranks come to this point of the training within ``PATIENCE`` seconds; the same answer on all.
-
-    Scripts call ``state_dict`` on the main process alone, where a collective would wait forever.
-    """
-    store = dist.distributed_c10d._get_default_store()
-    group: Any = dist.group.WORLD if ranks.group is None else ranks.group
-    name = f"infobatch/{group.group_name}/{point}"
-    store.set(f"{name}/{ranks.rank}", "here")
-    try:
-        store.wait([f"{name}/{rank}" for rank in range(ranks.world)], timedelta(seconds=PATIENCE))
-        answer = "together"
-    except RuntimeError:  # the time is over
-        answer = "alone"
-    answer = store.compare_set(f"{name}/answer", "", answer).decode()  # the first answer holds for all
-    return answer == "together"
 
 
 def gather(ranks: Ranks, mine: Tensor, count: int, purpose: str, epoch: int) -> Tensor:
