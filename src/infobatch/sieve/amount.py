@@ -213,7 +213,7 @@ def count_kept(share: float, size: int) -> int:
     return min(size, max(2, round(share * size)))
 
 
-def unlearnt(losses: Tensor) -> Tensor:
+def unlearned(losses: Tensor) -> Tensor:
     """Return 1 - exp(lowest loss - loss): for a cross-entropy, the probability the model does not give the target yet.
 
     The lowest loss of the batch stands for what is left of the loss when a row is learned, as with smoothed labels.

@@ -12,7 +12,7 @@ from ..errors import InputError, message
 from ..methods import Card
 from ..methods.arguments import check_fraction, check_fractions
 from . import rules
-from .amount import Fixed, Measured, unlearnt
+from .amount import Fixed, Measured, unlearned
 from .rules import Choice
 from .sieve_method import Seen, SieveMethod, register, with_share
 
@@ -25,7 +25,7 @@ def adaptive(
     *,
     sizes: Sequence[float] = (0.5,),
     every: int = 16,
-    mass: Callable[[Tensor], Tensor] = unlearnt,
+    mass: Callable[[Tensor], Tensor] = unlearned,
 ) -> SieveMethod:
     """Keep the hardest rows, as few as carry ``threshold`` of the gradient; otherwise pass the batch on whole.
 
@@ -54,7 +54,7 @@ def adaptive(
     if not chosen or min(chosen) <= 0:
         raise InputError(message("sizes as shares in (0, 1]", repr(sizes), "For example sizes=(0.25, 0.5)."))
     settings = {"threshold": threshold, "sizes": tuple(sorted(chosen)), "every": every}
-    if mass is not unlearnt:
+    if mass is not unlearned:
         settings["mass"] = getattr(mass, "__name__", type(mass).__name__)
 
     def amount() -> Measured:
