@@ -158,7 +158,7 @@ def test_report_as_for_one_look(say: Any) -> None:
     assert "instead of 95 %" in say("report", "all.jsonl")[1]
     out = say("report", "all.jsonl", "--one-look")[1]
     assert "[95 % interval]" in out
-    assert "only look" in out
+    assert "only once" in out
 
 
 @pytest.mark.slow

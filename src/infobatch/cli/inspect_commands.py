@@ -28,7 +28,7 @@ def report(
         str, Parameter(show_default="full data", help="Compare all rows with this one, by its label in the table.")
     ] = "",
     one_look: Annotated[
-        bool, Parameter(negative="", help="Show intervals as if this were the only look at the runs.")
+        bool, Parameter(negative="", help="Show intervals as if the runs had been judged only once.")
     ] = False,
     margin: Margin = None,
     level: Level = None,
@@ -92,7 +92,7 @@ def _rule(given: float | None, theirs: set[float], default: float) -> float:
 
 
 def _looks(kept: Sequence[Path], series: Sequence[Series]) -> tuple[int, ...] | None:
-    """Return the recorded looks, of several comparisons the most; None if none are recorded."""
+    """Return the recorded interim analyses, of several comparisons the most; None if none are recorded."""
     return max((one.looks for one in series), key=len, default=None) or looks_beside(kept)
 
 

@@ -55,9 +55,9 @@ def test_looks_widen_the_intervals_and_are_told() -> None:
         assert difference is not None
         assert (difference.low, difference.high) == pytest.approx((paired.low, paired.high))
         assert (found.level, found.interval_level, found.looks) == (0.95, pytest.approx(level), looks)
-    assert "first look" in first.looked
-    assert all(word in again.looked for word in ("look 2", "2, 4 seeds", "98.33 %", "95 %", "5 %"))
-    assert "only look" in compare(runs).looked
+    assert "first analysis" in first.looked
+    assert all(word in again.looked for word in ("analysis 2", "2, 4 seeds", "98.33 %", "95 %", "5 %"))
+    assert "only once" in compare(runs).looked
     assert compare(runs, looks=(2,)).looks == (2, 4)  # a look that is not yet noted is one, too
 
 

@@ -93,7 +93,7 @@ class Comparison:
     looks: tuple[int, ...] | None
     """The numbers of seeds at which verdicts were shown, including this one; None if that is not recorded."""
     interval_level: float
-    """The level of the intervals: ``level`` at the first look, higher at each further one."""
+    """The level of the intervals: ``level`` at the first interim analysis, higher at each further one."""
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
@@ -109,18 +109,18 @@ class Comparison:
 
     @property
     def looked(self) -> str:
-        """What the level means after this many looks, in words."""
+        """What the level means after this many interim analyses, in words."""
         assumed = "These intervals assume that the number of seeds was fixed in advance"
         if self.looks is None:
-            return f"{assumed} and that this is the only look at the runs."
+            return f"{assumed} and that these runs are judged only once."
         if not self.looks:
             return "With one seed there is no verdict."
         if len(self.looks) == 1:
-            return f"{assumed}. This is the first look at the runs."
+            return f"{assumed}. This is the first analysis of these runs."
         seeds = ", ".join(map(str, self.looks))
         wider = f"so the intervals are at {percent(self.interval_level)} instead of {percent(self.level)}"
-        overall = f"over all looks, at most {percent(1 - self.level)} of comparisons get a wrong verdict"
-        return f"This is look {len(self.looks)} at these runs, after {seeds} seeds, {wider}: {overall}."
+        overall = f"over all analyses, at most {percent(1 - self.level)} of comparisons get a wrong verdict"
+        return f"This is interim analysis {len(self.looks)} of these runs, after {seeds} seeds, {wider}: {overall}."
 
     def plain(self) -> dict[str, Any]:
         """Return the comparison as values that JSON can hold."""
@@ -140,7 +140,7 @@ def compare(
         runs: The recorded runs.
         margin: How many points a method may lose and still count as lossless.
         level: The confidence level, as a share.
-        looks: The numbers of seeds at which verdicts were shown before; None if this is the only look.
+        looks: The numbers of seeds at which verdicts were shown before; None if this is the only analysis.
         against: The label or the shown name of a row to compare all others with, instead of full data.
 
     Returns:

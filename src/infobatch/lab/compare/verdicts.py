@@ -6,9 +6,9 @@
 
 With a number of seeds fixed in advance, a harmless method is called worse in at most (1 - level) / 2 of all
 comparisons, and one that loses the full margin is called lossless just as rarely. Looking, adding seeds and looking
-again gives more chances to be wrong, so intervals get wider with each look: ``level_at``. However many looks there are,
+again gives more chances to be wrong, so intervals get wider each time: ``level_at``. However many interim analyses there are,
 a wrong verdict is shown in at most 1 - level of all comparisons. That is arithmetic if the numbers of seeds are set in
-advance; if each look adds the seeds that the last verdict asked for, tests/lab/compare/test_verdicts.py measures it.
+advance; if each of them adds the seeds that the last verdict asked for, tests/lab/compare/test_verdicts.py measures it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Verdict:
 
 
 def level_at(level: float, look: int) -> float:
-    """Return the level of the intervals at a look, which counts from 1.
+    """Return the level of the intervals at an interim analysis, which counts from 1.
 
-    On either side the k-th look may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level at the
-    first look, 1 - level over all of them. Halving the error at each look instead would leave late ones undecided.
+    On either side the k-th one may err in (1 - level) / (k (k + 1)) of all comparisons: half of 1 - level at the
+    first, 1 - level over all of them. Halving the error at each instead would leave late ones undecided.
 
     >>> [round(level_at(0.95, look), 4) for look in (1, 2, 3)]
     [0.95, 0.9833, 0.9917]
@@ -102,10 +102,10 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
     """Say what the interval of a difference shows.
 
     Args:
-        difference: A difference whose interval has the level of this look.
+        difference: A difference whose interval has the level of this analysis.
         margin: How many points may be lost.
-        level: The level over all looks.
-        look: Which look this is, from 1. The number of seeds still needed is the one for the next look.
+        level: The level over all interim analyses.
+        look: Which interim analysis this is, from 1. The number of seeds still needed is the one for the next.
         word: What to call a method that is shown not to be worse; compared with full data, "lossless".
     """
     if difference.std is None:
