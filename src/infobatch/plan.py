@@ -229,6 +229,17 @@ def _chances(strata: tuple[Stratum, ...], outside: Tensor) -> Tensor:
 class EpochSummary:
     """One epoch: what was left out, and what that does to a step. ``Pruned.history`` has one of each finished epoch.
 
+    Attributes:
+        epoch: The number of the epoch, from 0.
+        kept: How many samples it used.
+        saved: The share of this epoch left out.
+        saved_so_far: The share left out of all epochs up to this one.
+        growth: |D|/|S|: the factor by which a step's expected gradient grows and its safe step size shrinks (B.4).
+        effective_size: Kish's effective sample size of the weights.
+        noise: The squared noise-to-signal ratio of a step compared with full data, with losses for gradient sizes. The
+            paper's B.3 asks for at most 1, which is what uniform pruning has; pruning small gradients gives less.
+        not_finite: How many losses were NaN or infinite. They did not become scores.
+
     >>> import torch, infobatch
     >>> data = torch.utils.data.TensorDataset(torch.rand(100, 1))
     >>> train_data = infobatch.Pruned(data, infobatch.methods.random_star(ratio=0.25), num_epochs=8)
@@ -242,18 +253,11 @@ class EpochSummary:
     epoch: int
     kept: int
     saved: float
-    """The share of this epoch left out."""
     saved_so_far: float
-    """The share left out of all epochs up to this one."""
     growth: float
-    """|D|/|S|: the factor by which a step's expected gradient grows and its safe step size shrinks (B.4)."""
     effective_size: float
-    """Kish's effective sample size of the weights."""
     noise: float
-    """The squared noise-to-signal ratio of a step compared with full data, with losses for gradient sizes. The paper's
-    B.3 asks for at most 1, which is what uniform pruning has; pruning small gradients gives less."""
     not_finite: int = 0
-    """How many losses were NaN or infinite. They did not become scores."""
 
 
 def summarize(plan: PlanNumbers, noise: float, planned: int) -> EpochSummary:
