@@ -82,6 +82,6 @@ def _print_error(text: str) -> int:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     if issubclass(category, InfoBatchWarning):
-        print(f"infobatch: {message}", file=sys.stderr)
+        print(f"infobatch: warning: {message}", file=sys.stderr)
     else:
         _DEFAULT_SHOWWARNING(message, category, *where, **more)
