@@ -24,7 +24,7 @@ class MisalignedError(InfoBatchError, RuntimeError):
 
 
 class EpochError(InfoBatchError, RuntimeError):
-    """More epochs were begun than ``num_epochs``."""
+    """More epochs were started than ``num_epochs``."""
 
 
 class StateError(InfoBatchError, ValueError):

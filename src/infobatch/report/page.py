@@ -271,7 +271,7 @@ MOSTLY_EMPTY = ("data", "ideas", "look")
 
 
 def _legible_settings(settings: dict[str, Any], hidden: set[str]) -> dict[str, Any]:
-    """Name and write settings so that they need no manual; ``graph`` is a wish, and the environment says what came."""
+    """Name and write settings so that they can be read without a manual. ``graph`` is a request; the environment says whether it was met."""
     names = {"graph": "graph (if possible)", "data": "data folder"}
     words = {**settings, "steps": settings["steps"] or "all epochs"}
     return {names.get(name, name): value for name, value in words.items() if name not in hidden}

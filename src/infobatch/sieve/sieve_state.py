@@ -39,7 +39,7 @@ def check_sieve_state(state: Any, method: str, seed: int) -> None:
         raise refuse(f"format {FORMAT}", show(state["format"]), remedy)
     for name, here in (("method", method), ("seed", seed)):
         if type(state[name]) is not type(here) or state[name] != here:
-            remedy = "Resume with the arguments that the run was begun with."
+            remedy = "Resume with the arguments that the run was started with."
             raise refuse(f"{name} {here}", show(state[name], quote=False), remedy)
     if not all(is_count(state[name], 0) and state[name] <= LARGEST for name in COUNTS):
         raise refuse("counts of batches and rows", "other values", DAMAGED)

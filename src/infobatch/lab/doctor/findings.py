@@ -139,7 +139,7 @@ def batch_sampler(case: Case) -> Check | None:
         return Check(name, "warning" if case.data is None else "problem", f"{kind} draws indices itself", means, mend)
     if case.ours:
         return Check(name, "ok", f"{kind} around train_data.sampler; each batch carries its indices")
-    means = "It may reorder samples, and a torch loader does not tell which ones are in a batch."
+    means = "It may reorder samples, and a torch loader does not say which ones are in a batch."
     return Check(name, "problem", f"{kind} around train_data.sampler", means, mend)
 
 
@@ -151,7 +151,7 @@ def workers(case: Case) -> Check | None:
     seen = plural(inner.num_workers, "worker") if inner.num_workers else "no workers"
     seen += f", started by {method}" if method else ""
     if inner.num_workers and not getattr(inner, "in_order", True) and not case.ours:
-        means = "Batches arrive in any order, and a torch loader does not tell which samples are in them."
+        means = "Batches arrive in any order, and a torch loader does not say which samples are in them."
         return Check("workers", "problem", f"{seen}, in_order=False", means, case.line())
     if inner.persistent_workers and not case.ours:
         means = "Fine if every epoch runs to its end; after a break, the next epoch raises MisalignedError."

@@ -30,7 +30,7 @@ from .logs import check_table
 
 UNKNOWN = (
     "The losses are those of the logged run; a pruned run takes fewer steps, so its losses would differ.",
-    "The losses do not tell whether the accuracy would hold: use infobatch compare for that.",
+    "The losses do not show whether the accuracy would hold: use infobatch compare for that.",
 )
 
 BATCHED = "scores depend on how samples were batched"

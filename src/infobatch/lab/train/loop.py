@@ -275,7 +275,7 @@ class Training:
 
     def step(self, batch: Batch) -> None:
         """Take one training step on a batch, on any device and from any feed; a CUDA graph captures this."""
-        # Only full batches go through the compiled net: each size of a last batch would be compiled anew.
+        # Only full batches go through the compiled net: each size of a last batch would be compiled again.
         net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
         inputs, labels = self.preprocess(batch.inputs, batch.draws), batch.labels
         if self.sieve is not None:
@@ -303,7 +303,7 @@ class Training:
         if self.settings.amp == "none":
             return nullcontext()
         dtype = torch.bfloat16 if self.settings.amp == "bf16" else torch.float16
-        # A graph must copy the weights anew in each step, so the copies are not cached.
+        # A graph must copy the weights again in each step, so the copies are not cached.
         return torch.autocast(self.device.type, dtype, cache_enabled=not self.captured)
 
     def _confidence(self, outputs: Any, labels: Tensor) -> Tensor | None:

@@ -113,7 +113,7 @@ class BatchSieve:
             preprocess: Turns samples into what the model gets.
 
         Raises:
-            InputError: If torch counts none: without them the cost of a look cannot be told.
+            InputError: If torch counts none: without them the cost of a look is unknown.
         """
         model, train = self.model, cast(Any, self.task.train)
         some = [train[index][0] for index in range(min(FEW, size_of(train)))]
