@@ -86,8 +86,7 @@ class Pruned(Owner):
         self.group = group
         self.shard_scores = shard_scores
         self.in_batch_loss = in_batch_loss
-        self.listeners: dict[Any, EpochListener] = {}
-        """By optimizer: what is called when an epoch begins."""
+        self.listeners: dict[Any, EpochListener] = {}  # by optimizer: what is called when an epoch begins
         self._scores = scores
         self._epoch = RunningEpoch(scores)
         self._hidden: HiddenPass | None = None
@@ -107,7 +106,8 @@ class Pruned(Owner):
     ) -> Tensor:
         """Record one loss per sample, and return the weighted mean to call ``backward`` on.
 
-        A short last batch of a pruned epoch counts in proportion to its size, so that all samples count alike.
+        Each batch needs one call: in a loop that leaves a batch out with ``continue``, call ``skip`` before it. A short
+        last batch of a pruned epoch counts in proportion to its size, so that all samples count alike.
 
         Args:
             loss: The losses of a whole batch, shape [batch], as from a criterion with ``reduction="none"``.
@@ -186,7 +186,7 @@ class Pruned(Owner):
         return self._epoch.expect("a call for indices").newest()
 
     def skip(self) -> None:
-        """Leave out the oldest batch still without losses: it gets none, and its samples keep the scores they had.
+        """Leave out the oldest batch still without losses, as before ``continue``: its samples keep their scores.
 
         Raises:
             MisalignedError: If no batch waits.
@@ -294,7 +294,14 @@ class Pruned(Owner):
         return epoch.plan
 
     def to(self, device: torch.device | str) -> Pruned:
-        """Move the scores to a device, as the first ``update`` does; call this if that one is compiled or captured."""
+        """Move the scores to a device, as the first ``update`` does; call this if that one is compiled or captured.
+
+        Args:
+            device: That of the losses.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8).to("cpu")
+        """
         self._epoch.to(torch.device(device))
         return self
 
@@ -352,24 +359,17 @@ class Pruned(Owner):
         >>> import infobatch
         >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
         >>> state = train_data.state_dict()  # infobatch.save writes it beside those of the model and the optimizer
-        >>> train_data.load_state_dict(state)
         """
         if get_worker_info() is not None:
             return {}  # some loaders ask the copies in their workers, which know nothing
         if self._must_close():
             self._epoch.check_all_close()
             self._close()
-        return make_state(
-            self._epoch,
-            method=self.method.terms,
-            compensate=self.compensate,
-            num_epochs=self.num_epochs,
-            seed=self.seed,
-            summaries=self._summaries,
-        )
+        settings: dict[str, Any] = {"compensate": self.compensate, "num_epochs": self.num_epochs, "seed": self.seed}
+        return make_state(self._epoch, method=self.method.terms, summaries=self._summaries, **settings)
 
     def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
-        """Resume from a ``state_dict``, as its example shows: the same remaining samples, the same later plans.
+        """Resume from a ``state_dict``: the same remaining samples, the same later plans.
 
         The seed comes with it; ``num_epochs`` stays as given here. All of it is checked before anything changes.
 
@@ -379,6 +379,10 @@ class Pruned(Owner):
 
         Raises:
             StateError: If it cannot be loaded here. Nothing was changed.
+
+        >>> import infobatch
+        >>> train_data, resumed = (infobatch.InfoBatch(range(8), num_epochs=8) for _ in range(2))
+        >>> resumed.load_state_dict(train_data.state_dict())
         """
         if get_worker_info() is not None:
             return
@@ -417,14 +421,10 @@ class Pruned(Owner):
     def _meet_ranks(self, iterator: _BaseDataLoaderIter | None = None) -> Ranks:
         """Return the ranks; the first time, check that all of them were given the same arguments."""
         ranks = find(self.group)
-        terms = {
-            "method": self.method.terms,
-            "num_epochs": self.num_epochs,
-            "seed": self.seed,
-            "compensate": self.compensate,
-            "batch size": getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
-            "drop_last": getattr(getattr(iterator, "_index_sampler", None), "drop_last", None),
-        }
+        batches = getattr(iterator, "_index_sampler", None)
+        terms: dict[str, Any] = {"method": self.method.terms, "num_epochs": self.num_epochs, "seed": self.seed}
+        terms |= {"compensate": self.compensate, "batch size": getattr(batches, "batch_size", None)}
+        terms |= {"drop_last": getattr(batches, "drop_last", None)}
         self._epoch.meet(ranks, terms)
         return ranks
 

@@ -64,7 +64,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """``torch.utils.data.DataLoader`` for a pruned data set: same arguments, same batches, exact attribution.
 
     The indices of a batch travel with it and are taken off on delivery, so order, workers and batch samplers do not
-    matter.
+    matter. Each batch needs an ``update``: before a ``continue`` that leaves one out, call ``train_data.skip()``.
 
     Args:
         dataset: The ``InfoBatch`` or ``Pruned`` data set.
@@ -83,7 +83,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     >>> len(loader)
     2
     >>> for x in loader:
+    ...     if x.max() == 7:
+    ...         train_data.skip()
+    ...         continue
     ...     loss = train_data.update(x / 8)
+    >>> int(train_data.scores.isnan().sum())  # of the batch without losses
+    4
     """
 
     def __init__(
@@ -220,6 +225,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         Raises:
             StateError: If training stands somewhere else.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+        >>> state = {"data": train_data.state_dict(), "loader": loader.state_dict()}
+        >>> train_data.load_state_dict(state["data"])
+        >>> loader.load_state_dict(state["loader"])
         """
         self._data.sampler.load_state_dict(state)
 

@@ -29,17 +29,39 @@ def __dir__() -> list[str]:
 
 
 class Training(Protocol):
-    """What ``assert_resumable`` needs of a training; its example has a class with these methods."""
+    """What ``assert_resumable`` needs of a training: any class with these methods, derived from this one or not.
+
+    >>> import torch
+    >>> from infobatch.testing import Training, assert_resumable
+    >>> class Toy(Training):
+    ...     def __init__(self):
+    ...         self.position, self.steps = torch.zeros(2), 0
+    ...     def __iter__(self):
+    ...         while self.steps < 10:
+    ...             self.position += 1 + self.steps
+    ...             self.steps += 1
+    ...             yield self.position.sum()
+    ...     def state_dict(self):
+    ...         return {"position": self.position, "steps": self.steps}
+    ...     def load_state_dict(self, state):
+    ...         self.position, self.steps = state["position"], state["steps"]
+    >>> assert_resumable(Toy)
+    """
 
     def __iter__(self) -> Iterator[Any]:
         """Train from where it stands to the end of the run.
 
-        Yield wherever the loop may save, usually after each step. What is yielded, such as the loss, is compared.
+        Yields:
+            Anything, wherever the loop may save, usually after each step. What is yielded, as the loss, is compared.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the loop saves: tensors, numbers and text in dicts, lists and tuples."""
+        """Return all that the loop saves, as ``torch.load(weights_only=True)`` reads it.
+
+        Returns:
+            Tensors, numbers and text in dicts, lists and tuples.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -91,6 +91,21 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
 
     Accelerate asks its loaders whether the current batch is the last one, so that gradient accumulation ends with the
     epoch. Since the length of a pruned epoch is not known to Accelerate, this loader reads one batch ahead.
+
+    Args:
+        accelerator: The ``accelerate.Accelerator`` of the run.
+        loader: The ``infobatch.DataLoader``, which stays available as ``loader``.
+
+    Example:
+        >>> import infobatch
+        >>> from accelerate import Accelerator
+        >>> from infobatch.integrations.accelerate import prepare
+        >>> train_data = infobatch.InfoBatch(range(64), num_epochs=8)
+        >>> loader = prepare(Accelerator(cpu=True), infobatch.DataLoader(train_data, batch_size=16))
+        >>> for x in loader:
+        ...     loss = train_data.update(x / 64)
+        >>> len(loader), train_data.epoch
+        (4, 1)
     """
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
@@ -141,7 +156,10 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         return len(self.loader if delivery is None else delivery)
 
     def count_batches(self) -> int:
-        """Return the number of batches of the coming pass; on several processes, call it on all of them or on none."""
+        """Return the number of batches of the coming pass, while ``len(loader)`` is that of the latest one.
+
+        On several processes, call it on all of them or on none.
+        """
         return self.loader.count_batches()
 
     @property
@@ -155,7 +173,11 @@ class Loader(DataLoaderStateMixin):  # type: ignore[misc]
         return self.loader.batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing. Scripts call this before each epoch, but the training data count epochs themselves."""
+        """Do nothing. Scripts call this before each epoch, but the training data count epochs themselves.
+
+        Args:
+            epoch: Ignored.
+        """
 
     @property
     def sampler(self) -> NoReturn:
@@ -179,6 +201,26 @@ class Scheduler:
 
     Like Accelerate's own wrapper it does nothing if the optimizer skipped its step. Unlike that wrapper, one call is
     one step on any number of processes.
+
+    Args:
+        accelerator: The ``accelerate.Accelerator`` of the run.
+        paced: What ``infobatch.pace`` returned, which stays available as ``paced``.
+
+    Example:
+        >>> import torch, infobatch
+        >>> from accelerate import Accelerator
+        >>> from infobatch.integrations.accelerate import prepare
+        >>> train_data = infobatch.InfoBatch(range(64), num_epochs=8)
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> linear = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8 * 4)
+        >>> scheduler = infobatch.pace(linear, train_data, steps_per_epoch=4)
+        >>> optimizer, scheduler = prepare(Accelerator(cpu=True), optimizer, scheduler)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=16):
+        ...     loss = train_data.update(x / 64)
+        ...     optimizer.step()
+        ...     scheduler.step()
+        >>> scheduler.get_last_lr()
+        [0.875]
     """
 
     def __init__(self, accelerator: Accelerator, paced: Paced) -> None:
@@ -195,11 +237,18 @@ class Scheduler:
         return self.paced.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the paced scheduler."""
+        """Return the state of the paced scheduler, which ``save_state`` writes."""
         return self.paced.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of a paced scheduler."""
+        """Load the state of a paced scheduler, as ``load_state`` does.
+
+        Args:
+            state: What ``state_dict`` returned.
+
+        Raises:
+            StateError: If it is not the state of a paced scheduler with as many parameter groups.
+        """
         self.paced.load_state_dict(state)
 
 

@@ -39,10 +39,16 @@ class Sharded:
     Raises:
         InputError: If the scores are sharded over the ranks already.
 
-    Example::
-
-        dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder)
-        dcp.load({"data": Sharded(train_data)}, checkpoint_id=folder)
+    >>> import infobatch
+    >>> from infobatch.integrations.dcp import Sharded
+    >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+    >>> for x in infobatch.DataLoader(train_data, batch_size=4):
+    ...     loss = train_data.update(x / 8)
+    >>> resumed = infobatch.InfoBatch(range(8), num_epochs=8)
+    >>> state = Sharded(train_data).state_dict()  # as dcp.save({"data": Sharded(train_data)}, checkpoint_id=folder)
+    >>> Sharded(resumed).load_state_dict(state)  # as dcp.load({"data": Sharded(resumed)}, checkpoint_id=folder)
+    >>> resumed.epoch
+    1
     """
 
     def __init__(self, train_data: Pruned) -> None:
@@ -57,7 +63,10 @@ class Sharded:
         self.train_data = train_data
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as tensors of one entry per sample, split over the ranks, and one JSON text."""
+        """Return the state as tensors of one entry per sample, split over the ranks, and one JSON text.
+
+        ``dcp.save`` and ``dcp.load`` call it; on several ranks, all take part.
+        """
         state = self.train_data.state_dict()
         size, running = state["size"], state.pop("running") or {}
         tables = {"scores": state.pop("scores")}
@@ -80,7 +89,10 @@ class Sharded:
         return {"facts": json.dumps(state), **{name: self._split(table) for name, table in tables.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that any number of ranks has written.
+        """Load a state that any number of ranks has written; ``dcp.load`` calls it.
+
+        Args:
+            state: What ``state_dict`` returned, filled by ``dcp.load``.
 
         Raises:
             StateError: If the state does not fit the training data. Nothing is changed then.

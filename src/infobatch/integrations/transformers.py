@@ -406,7 +406,18 @@ class PrunedTrainer(Trainer):
 
 
 class ScoredLoss:
-    """A ``compute_loss_func`` that may return what ``per_sample`` does: the Trainer gets the losses alone."""
+    """A ``compute_loss_func`` that may return what ``per_sample`` does: the Trainer gets the losses alone.
+
+    Args:
+        func: The user's function, which returns one loss per sample, or a ``PerSample``.
+
+    Example:
+        >>> import torch, infobatch
+        >>> losses = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+        >>> func = ScoredLoss(lambda outputs, labels: infobatch.per_sample(outputs, labels != IGNORED))
+        >>> func(losses, torch.tensor([[4, 2], [IGNORED, IGNORED]])), func.score
+        (tensor([2., 0.]), tensor([2., nan]))
+    """
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self.func = func
@@ -414,18 +425,35 @@ class ScoredLoss:
         """The scores of the last call, if it returned any."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the losses that the function returns, and keep the scores."""
         found = self.func(*args, **kwargs)
         loss, self.score = found if isinstance(found, PerSample) else (found, None)
         return loss
 
 
 class IndexedCollator:
-    """A collator that adds the indices of the samples to each batch. Runs in the workers."""
+    """A collator that adds the indices of the samples to each batch. Runs in the workers.
+
+    Args:
+        collate: The ``data_collator`` of the Trainer, which makes a dict of a list of samples.
+
+    Example:
+        >>> samples = Fetched([{"x": 1.0}, {"x": 2.0}])
+        >>> samples.indices = [7, 3]
+        >>> collator = IndexedCollator(torch.utils.data.default_collate)
+        >>> collator(samples)["infobatch_index"]
+        tensor([7, 3])
+    """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
     def __call__(self, samples: Any) -> Any:
+        """Collate samples that come with their indices, and add these to the batch.
+
+        Raises:
+            InputError: If the samples are not in a list as fetched, or the batch is not a dict.
+        """
         batch = self.collate(samples)
         if not isinstance(samples, Fetched) or not isinstance(batch, MutableMapping):
             got = f"{type(samples).__name__}, collated to {type(batch).__name__}"

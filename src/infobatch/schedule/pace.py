@@ -98,7 +98,22 @@ def pace(scheduler: LRScheduler, train_data: Pruned, steps_per_epoch: int) -> Pa
 
 
 class Paced:
-    """A scheduler that follows the data; see ``pace``."""
+    """A scheduler that follows the data; ``pace`` makes it.
+
+    Args:
+        scheduler, train_data, steps_per_epoch: As for ``pace``.
+
+    Raises:
+        InputError: If an argument has the wrong type, or the scheduler ends before the training does.
+
+    >>> import torch, infobatch
+    >>> train_data = infobatch.InfoBatch(range(64), num_epochs=8)
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> linear = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8 * 8)
+    >>> scheduler = infobatch.Paced(linear, train_data, steps_per_epoch=8)
+    >>> scheduler.get_last_lr()
+    [1.0]
+    """
 
     def __init__(self, scheduler: LRScheduler, train_data: Pruned, steps_per_epoch: int) -> None:
         _check(scheduler, train_data)
@@ -141,6 +156,18 @@ class Paced:
 
         Raises:
             InputError: If the optimizer has a newer ``pace``, or the scheduler was stepped directly.
+
+        >>> import torch, infobatch
+        >>> train_data = infobatch.InfoBatch(range(64), num_epochs=8)
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> linear = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8 * 8)
+        >>> scheduler = infobatch.pace(linear, train_data, steps_per_epoch=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=8):
+        ...     loss = train_data.update(x / 64)  # then backward
+        ...     optimizer.step()
+        ...     scheduler.step()
+        >>> print(f"{scheduler.get_last_lr()[0]:.3f}")  # after one of eight epochs
+        0.875
         """
         if self.train_data.listeners.get(unwrap(self.optimizer)) is not self:
             remedy = "Step the latest. To use two, join them with SequentialLR or ChainedScheduler, and pace that."
@@ -158,11 +185,15 @@ class Paced:
         self._count = max(due, self._count)
 
     def get_last_lr(self) -> list[float]:
-        """Return the current learning rates."""
+        """Return the current learning rates, one per parameter group; ``step`` has an example."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue from here, the state of the scheduler included."""
+        """Return everything needed to continue from here, the state of the scheduler included.
+
+        Returns:
+            Plain numbers, lists and dicts, which ``infobatch.save`` writes; ``load_state_dict`` has an example.
+        """
         return {
             "count": self._count,
             "first_rates": list(self._first_rates),
@@ -179,6 +210,13 @@ class Paced:
 
         Raises:
             StateError: If it is not the state of a paced scheduler with as many parameter groups.
+
+        >>> import torch, infobatch
+        >>> train_data = infobatch.InfoBatch(range(64), num_epochs=8)
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> linear = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8 * 8)
+        >>> scheduler = infobatch.pace(linear, train_data, steps_per_epoch=8)
+        >>> scheduler.load_state_dict(scheduler.state_dict())
         """
         groups = len(self.optimizer.param_groups)
         if (
