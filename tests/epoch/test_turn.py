@@ -1,0 +1,89 @@
+"""An interrupt at any line of the turn from one epoch to the next changes nothing, if the call is repeated."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import infobatch
+from infobatch import methods
+
+PACKAGE = str(Path(infobatch.__file__).parent)
+SIZE, EPOCHS = 12, 6
+METHODS: dict[str, Callable[[], methods.Method]] = {
+    "infobatch": methods.infobatch,
+    "with a memory": methods.ucb,
+    "with channels": methods.kakurenbo,
+}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the line of this number of the package, counted from 1."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __enter__(self) -> Interrupt:
+        sys.settrace(lambda frame, *_: self.line if frame.f_code.co_filename.startswith(PACKAGE) else None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def line(self, _: Any, event: str, __: Any) -> Any:
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.line
+
+
+def at_the_turn(name: str) -> infobatch.Pruned:
+    """Return a training whose third epoch has had its last update and is not closed."""
+    train = infobatch.Pruned(range(SIZE), METHODS[name](), EPOCHS)
+    for epoch in range(3):
+        for x in infobatch.DataLoader(train, batch_size=4):
+            losses = (x.float() - 4 * epoch).abs()
+            given = {"confidence": 1 / (1 + losses)} if name == "with channels" else {}
+            train.update(losses, **given)
+    return train
+
+
+def facts(train: infobatch.Pruned) -> list[Any]:
+    plan: Any = train.plan()
+    state = train.state_dict()
+    memory = {key: column.tolist() for key, column in state["memory"].items()}
+    scores = train.scores.nan_to_num(-1.0).tolist()
+    return [scores, memory, plan.indices.tolist(), plan.table.tolist(), train.history, train.epoch, state["planned"]]
+
+
+ASK: dict[str, Callable[[infobatch.Pruned], Any]] = {
+    "scores": lambda train: train.scores,
+    "plan": lambda train: train.plan(),
+    "state": lambda train: train.state_dict(),
+    "epoch": lambda train: train.epoch,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*needs the losses of the samples it left out")
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("ask", ASK)
+def test_an_interrupt_at_any_line_of_the_turn_loses_nothing(name: str, ask: str) -> None:
+    expected = facts(at_the_turn(name))
+    for number in itertools.count(1):
+        train = at_the_turn(name)
+        try:
+            with Interrupt(number):
+                ASK[ask](train)
+        except KeyboardInterrupt:
+            assert facts(train) == expected, f"interrupted at line {number}"
+        else:
+            break
+    assert number > 60  # the turn was traced
+    assert facts(train) == expected
