@@ -23,6 +23,16 @@ def make() -> tuple[infobatch.InfoBatch, infobatch.DataLoader]:
     return train, infobatch.DataLoader(train, batch_size=BATCH)
 
 
+def test_the_repr_of_a_loader_shows_its_data_and_batches() -> None:
+    train, loader = make()
+    assert repr(train) in repr(loader)
+    assert f"batch_size={BATCH}" in repr(loader)
+    batches = torch.utils.data.BatchSampler(train.sampler, BATCH, drop_last=False)
+    own = infobatch.DataLoader(train, batch_sampler=batches, num_workers=2)
+    assert "batch_sampler=BatchSampler" in repr(own)
+    assert "num_workers=2" in repr(own)
+
+
 def rebuilt(loader: Any, **options: Any) -> Any:
     """As frameworks do it: a loader of torch's, from the parts of ours."""
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, **options)

@@ -80,6 +80,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     >>> import infobatch
     >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
     >>> loader = infobatch.DataLoader(train_data, batch_size=4)
+    >>> loader
+    DataLoader(InfoBatch(infobatch(ratio=0.5, delta=0.875), 8 samples, 0 of 8 epochs done), batch_size=4, num_workers=0)
     >>> len(loader)
     2
     >>> for x in loader:
@@ -146,6 +148,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             *args,
             **kwargs,
         )
+
+    def __repr__(self) -> str:
+        own = None if self.batch_size is not None else self.batch_sampler
+        batches = f"batch_size={self.batch_size}" if own is None else f"batch_sampler={type(own).__name__}"
+        return f"{type(self).__name__}({self.dataset!r}, {batches}, num_workers={self.num_workers})"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         make_iterator = self._torch_iter if self.with_indices else partial(Delivery, self)
