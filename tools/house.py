@@ -3,6 +3,7 @@
     python tools/house.py                        # of the code in this checkout
     python tools/house.py --src OTHER/src        # of another checkout, to compare
     python tools/house.py --json                 # for machines
+    python tools/house.py --write                # write the table into docs/architecture.md
 
 One ordinary epoch is traced in the main process: 100 samples, batches of 10, once with ``infobatch.DataLoader`` and
 once with torch's own loader. Only frames of the core count: what ``Pruned`` needs, without the second engine, the
@@ -16,6 +17,7 @@ import ast
 import io
 import json
 import sys
+import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+OPEN, CLOSE = "<!-- house -->\n", "<!-- end -->"
+OURS, STOCK = "infobatch.DataLoader", "torch's DataLoader"
+CORE, CODE = "core", "core, without docstrings, comments, blanks"
+BEFORE_AND_TARGET = {
+    "objects per update": ("6 / 7", "4"),
+    "functions per update": ("19 / 30", ""),
+    "files per update": ("7 / 8", ""),
+    "files per epoch": ("18 / 17", "11"),
+    "switches between files per epoch": ("234 / 236", ""),
+}
 OUTSIDE = ("sieve", "integrations", "selection", "testing.py", "lab", "report", "cli")
 BLANK = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -96,7 +109,7 @@ def measure_epoch(src: Path, *, stock: bool) -> dict[str, int]:
 
 def count_lines(src: Path) -> dict[str, int]:
     """Count the lines of every folder of the package; ``core`` is all but what builds on it."""
-    package, lines = src / "infobatch", {"core": 0, "core, without docstrings, comments, blanks": 0}
+    package, lines = src / "infobatch", {CORE: 0, CODE: 0}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).parts
         folder = f"{parts[0]}/" if len(parts) > 1 else "(top level)"
@@ -104,8 +117,8 @@ def count_lines(src: Path) -> dict[str, int]:
         count = len(text.splitlines())
         lines[folder] = lines.get(folder, 0) + count
         if parts[0] not in OUTSIDE:
-            lines["core"] += count
-            lines["core, without docstrings, comments, blanks"] += count_code(text)
+            lines[CORE] += count
+            lines[CODE] += count_code(text)
     return lines
 
 
@@ -131,26 +144,60 @@ def fullest_folder(src: Path) -> tuple[str, int]:
     return max(counts.items(), key=lambda item: item[1])
 
 
+def measure(src: Path) -> dict[str, Any]:
+    folder, many = fullest_folder(src)
+    return {
+        OURS: measure_epoch(src, stock=False),
+        STOCK: measure_epoch(src, stock=True),
+        "lines": count_lines(src),
+        "fullest folder": {folder: many},
+    }
+
+
+def rows(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of docs/architecture.md: what was counted, before, now, and the target."""
+    table = []
+    for name, (before, target) in BEFORE_AND_TARGET.items():
+        title = f"{name}, `{OURS}` / torch's loader" if not table else name
+        table.append((title, before, f"{found[OURS][name]} / {found[STOCK][name]}", target))
+    lines = found["lines"]
+    table.append(("lines of the core, without the sieve", "6,673", f"{lines[CORE]:,}", "5,200"))
+    table.append(("the same without docstrings, comments and blanks", "4,552", f"{lines[CODE]:,}", ""))
+    (most,) = found["fullest folder"].values()
+    return [*table, ("modules in the fullest folder", "36", str(most), "14")]
+
+
+def text(found: dict[str, Any]) -> str:
+    table = [("", "before", "now", "target"), ("---",) * 4, *rows(found)]
+    folders = ", ".join(f"{name} {count:,}" for name, count in found["lines"].items() if name not in (CORE, CODE))
+    lines = "\n".join("|" + "|".join(f" {cell} " if cell else " " for cell in row) + "|" for row in table)
+    by_folder = textwrap.fill(f"Lines by folder: {folders}.", 125)
+    return f"{lines.replace('| --- | --- | --- | --- |', '|---|---|---|---|')}\n\n{by_folder}\n"
+
+
+def write(found: dict[str, Any]) -> None:
+    before, rest = PAGE.read_text().split(OPEN)
+    PAGE.write_text(f"{before}{OPEN}{text(found)}{CLOSE}{rest.split(CLOSE, 1)[1]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--src", type=Path, default=ROOT / "src", help="the folder that holds the package")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/architecture.md")
     args = parser.parse_args()
     sys.path.insert(0, str(args.src.resolve()))
-    found: dict[str, Any] = {
-        "infobatch.DataLoader": measure_epoch(args.src, stock=False),
-        "torch's DataLoader": measure_epoch(args.src, stock=True),
-        "lines": count_lines(args.src),
-    }
-    folder, many = fullest_folder(args.src)
+    found = measure(args.src)
+    if args.write:
+        write(found)
+        return
     if args.json:
-        print(json.dumps({**found, "fullest folder": [folder, many]}))
+        print(json.dumps(found))
         return
     for title, numbers in found.items():
         print(title)
         for name, value in numbers.items():
             print(f"  {name:43}{value:7,}")
-    print(f"fullest folder\n  {folder:43}{many:7,} modules")
 
 
 if __name__ == "__main__":
