@@ -256,7 +256,7 @@ def test_doctor_finds_what_is_wrong_and_exits_with_it(say: Any, place: Path) -> 
     assert code == 1
     for check in problems:
         assert f"[problem] {check['name']}: {check['seen']}" in out
-        assert check["mend"].splitlines()[0] in out
+        assert check["fix"].splitlines()[0] in out
 
 
 LOUD = """

@@ -260,5 +260,5 @@ def print_diagnosis(found: Diagnosis) -> None:
     for check in found.checks:
         console().print(Text(f"{MARKS[check.status]} {check.name}: ", style=STYLES[check.status]), end="")
         say(check.seen)
-        say(*(f"    {line}" for text in (check.means, check.mend) for line in text.splitlines()))
+        say(*(f"    {line}" for text in (check.means, check.fix) for line in text.splitlines()))
     say(found.verdict)

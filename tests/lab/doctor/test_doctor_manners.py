@@ -62,7 +62,7 @@ def test_a_script_that_ends_the_program_ends_nothing_here(
     found = examine(patient("import sys\nsys.exit(0)"))
     assert not found.ok
     assert "SystemExit: 0" in found.checks[0].seen
-    assert "__main__" in found.checks[0].mend
+    assert "__main__" in found.checks[0].fix
     quits = "class Quits(Pictures):\n    def __getitem__(self, i):\n        raise SystemExit(3)\nreturn stock(Quits())"
     assert named(examine(patient(quits)), "passes").seen.splitlines()[-1] == "SystemExit: 3"
     monkeypatch.setattr(sys, "argv", ["infobatch", "doctor", "train:loader"])
@@ -143,7 +143,7 @@ def test_the_result_is_plain(patient: Callable[..., str]) -> None:
     found = examine(patient("stock()"))
     again = json.loads(json.dumps(found.plain()))
     assert again["ok"] is True
-    assert {"name", "status", "seen", "means", "mend"} == set(again["checks"][0])
+    assert {"name", "status", "seen", "means", "fix"} == set(again["checks"][0])
 
 
 @pytest.mark.parametrize("name", ["trian", "packge.data", "package.dta", "package.data.more", "train.py", "my-data"])

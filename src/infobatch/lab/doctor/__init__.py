@@ -142,15 +142,18 @@ def _check_passes(case: Case, sandbox: Sandbox, trial: Trial) -> list[Check | No
     """Check what the passes showed; if training would have stopped, try the remedy, too."""
     failed, fixed = trial.failed, None
     if failed is not None and not failed.crash and not failed.changed_counts and (case.around or not case.ours):
-        fixed = sandbox.mend()
+        fixed = sandbox.with_remedy()
     checks: list[Check | None] = [findings.passes(case, trial), findings.batch_size(trial)]
     named = sandbox.by_index(trial)
     order = sandbox.order(fixed or named or trial)
     if not trial.crashed:
-        checks.append(findings.losses(named or trial, order, findings.lines(case, fixed)))
-        checks.append(findings.pairs(case) if named is None else findings.indices(trial))
+        losses = findings.losses(named or trial, order, findings.lines(case, fixed))
+        indices = findings.pairs(case) if named is None else findings.indices(trial)
         if named is None or order == "apart":
-            checks.append(findings.order_inside(order, fixed or named or trial))
+            inside = findings.order_inside(order, fixed or named or trial)
+            checks += findings.without_repeats(losses, indices, inside)
+        else:
+            checks += [losses, indices]
         checks += [findings.every_sample(case, trial), findings.positions(trial, sandbox.follows_index)]
         checks += [findings.copies(trial), findings.unit(case, sandbox.size)]
     if fixed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -47,15 +47,15 @@ class Check:
     status: Status
     seen: str
     means: str = ""
-    mend: str = ""
+    fix: str = ""
     """What to do, as lines of code if possible."""
 
 
 def no_import(error: BaseException) -> Check:
     if isinstance(error, SystemExit):
         seen = f"{tail(error)}\nThe script exits on import, or while it builds the loader."
-        mend = 'Move the code that exits under: if __name__ == "__main__":'
-        return Check("import", "problem", seen, YOURS, mend)
+        fix = 'Move the code that exits under: if __name__ == "__main__":'
+        return Check("import", "problem", seen, YOURS, fix)
     return Check("import", "problem", tail(error), YOURS)
 
 
@@ -67,8 +67,8 @@ def data_set(case: Case) -> Check:
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
         means = "Pruning remembers a loss per index, and a stream has none."
-        mend = "train_data = infobatch.InfoBatch(list(stream), num_epochs)  # or load it map-style"
-        return Check(name, "problem", f"{kind} is an IterableDataset: a stream without indices", means, mend)
+        fix = "train_data = infobatch.InfoBatch(list(stream), num_epochs)  # or load it map-style"
+        return Check(name, "problem", f"{kind} is an IterableDataset: a stream without indices", means, fix)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         seen = f"{kind} has no __len__ or no __getitem__"
         return Check(name, "problem", seen, "Scores belong to indices.", "Add the missing method.")
@@ -96,12 +96,12 @@ def wrapping(case: Case) -> Check:
             seen = f"the loader reads {type(reads).__name__} instead of train_data"
             return Check(name, "problem", seen, "It does not follow the plan.", case.line())
         return Check(name, "ok", f"{known.method!r} for {known.num_epochs} epochs")
-    mend = THREE_LINES.format(line=case.line())
+    fix = THREE_LINES.format(line=case.line())
     if holds_pruned(case.dataset):
         seen = f"the training data are inside a {type(case.dataset).__name__}"
-        return Check(name, "problem", seen, "Its indices are not those of the scores: wrap last.", mend)
+        return Check(name, "problem", seen, "Its indices are not those of the scores: wrap last.", fix)
     seen = f"{type(case.dataset).__name__} is not wrapped: nothing is pruned"
-    return Check(name, "warning", seen, "The checks below were made with these lines added.", mend)
+    return Check(name, "warning", seen, "The checks below were made with these lines added.", fix)
 
 
 def sampler(case: Case) -> Check:
@@ -133,14 +133,14 @@ def batch_sampler(case: Case) -> Check | None:
     if own is None:
         return None
     name, kind = "batch sampler", type(own).__name__
-    mend = f"loader = infobatch.DataLoader(train_data, batch_sampler={kind}(train_data.sampler, ...))"
+    fix = f"loader = infobatch.DataLoader(train_data, batch_sampler={kind}(train_data.sampler, ...))"
     if not case.draws_from_plan:
         means = "The plan decides which samples are used, so a batch sampler must draw from it."
-        return Check(name, "warning" if case.data is None else "problem", f"{kind} draws indices itself", means, mend)
+        return Check(name, "warning" if case.data is None else "problem", f"{kind} draws indices itself", means, fix)
     if case.ours:
         return Check(name, "ok", f"{kind} around train_data.sampler; each batch carries its indices")
     means = "It may reorder samples, and a torch loader does not say which ones are in a batch."
-    return Check(name, "problem", f"{kind} around train_data.sampler", means, mend)
+    return Check(name, "problem", f"{kind} around train_data.sampler", means, fix)
 
 
 def workers(case: Case) -> Check | None:
@@ -180,12 +180,12 @@ def out_of_reach(case: Case) -> Check:
     """Say why no pass could be made on copies."""
     kind = type(case.given).__name__
     if hasattr(case.given, "__next__"):
-        mend = "Name a loader, or an object whose __iter__ starts a pass."
+        fix = "Name a loader, or an object whose __iter__ starts a pass."
         means = "An iterator can be consumed only once, and training still needs it."
-        return Check("passes", "not checkable", f"{kind} is an iterator", means, mend)
+        return Check("passes", "not checkable", f"{kind} is an iterator", means, fix)
     means = "A pass would change your own train_data."
-    mend = "Keep the loader as an attribute, or name the loader itself."
-    return Check("passes", "not checkable", f"train_data was not found in the attributes of {kind}", means, mend)
+    fix = "Keep the loader as an attribute, or name the loader itself."
+    return Check("passes", "not checkable", f"train_data was not found in the attributes of {kind}", means, fix)
 
 
 # ---- what passes show ------------------------------------------------------------------------------------------
@@ -194,10 +194,10 @@ def out_of_reach(case: Case) -> Check:
 def passes(case: Case, trial: Trial) -> Check:
     last, size = trial.traces[-1], len(case.dataset)
     if last.crash:
-        mend = ""
+        fix = ""
         if "IndexError" in last.crash and _out_of_range(case.dataset, size - 1):
-            mend = f"len(dataset) is {size}, but dataset[{size - 1}] does not exist: fix __len__."
-        return Check("passes", "problem", last.crash, YOURS, mend)
+            fix = f"len(dataset) is {size}, but dataset[{size - 1}] does not exist: fix __len__."
+        return Check("passes", "problem", last.crash, YOURS, fix)
     if last.endless:
         seen = f"{last.total} rows for {len(trial.data)} samples, without an end"
         return Check("passes", "problem", seen, "An epoch must end.", "Let __iter__ stop after one pass.")
@@ -226,11 +226,11 @@ def batch_size(trial: Trial) -> Check:
     odd = [count for count in trace.counts if count not in trace.census.frequent_sizes]
     if trace.changed_counts and odd:
         means = "update() needs one loss per fetched sample, in the order of fetching."
-        mend = f"loss = loss.view(-1, {usual}).mean(0)  # one loss per sample, before update()"
+        fix = f"loss = loss.view(-1, {usual}).mean(0)  # one loss per sample, before update()"
         if odd[0] < usual:
-            mend = f"Leave samples out in the data set before wrapping it, not in collate_fn; or:\n{BY_INDEX}"
+            fix = f"Leave samples out in the data set before wrapping it, not in collate_fn; or:\n{BY_INDEX}"
         seen = f"{plural(usual, 'sample')} fetched for a batch of {plural(odd[0], 'row')}"
-        return Check(name, "problem", seen, means, mend)
+        return Check(name, "problem", seen, means, fix)
     return Check(name, "ok", f"one row per sample, batches of {max(trace.counts)}")
 
 
@@ -239,8 +239,8 @@ def losses(trial: Trial, order: Order, remedy: str = "") -> Check:
     if failed is not None:
         seen = f"batch {failed.error_at} of epoch {trial.traces.index(failed)}: {failed.error}"
         astray = plural(total.wrong, "loss") if total.wrong else "No loss"
-        mend = BY_INDEX if failed.in_pieces else remedy or "See the other checks."
-        return Check(name, "problem", seen, f"{astray} went to a wrong sample, and training stops here.", mend)
+        fix = BY_INDEX if failed.in_pieces else remedy or "See the other checks."
+        return Check(name, "problem", seen, f"{astray} went to a wrong sample, and training stops here.", fix)
     if total.wrong:
         seen = f"{total.wrong} of {total.losses} losses became the score of another sample"
         return Check(name, "problem", seen, "Nothing raises: the wrong samples would be pruned.", BY_INDEX)
@@ -300,6 +300,15 @@ def order_inside(order: Order, trial: Trial) -> Check:
         )
         return Check(name, "warning", "a row of collate_fn depends on the other samples", means, BY_INDEX)
     return Check(name, "not checkable", UNRECOGNIZED, "", BY_INDEX)
+
+
+def without_repeats(losses: Check, indices: Check | None, inside: Check) -> list[Check | None]:
+    """Say each remedy once, and do not call indices fine that come in another order than the rows."""
+    if inside.status != "problem":
+        return [losses, indices, inside]
+    if losses.fix and inside.fix.startswith(losses.fix):
+        losses = replace(losses, fix=f"See: {inside.name}.")
+    return [losses, None if indices is not None and indices.status == "ok" else indices, inside]
 
 
 def every_sample(case: Case, trial: Trial) -> Check:

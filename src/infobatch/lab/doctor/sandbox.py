@@ -79,7 +79,7 @@ class Sandbox:
         trial.run(self.epochs)
         return trial if trial.failed is None and not trial.account.wrong else None
 
-    def mend(self) -> Trial | None:
+    def with_remedy(self) -> Trial | None:
         """Try infobatch.DataLoader; if a wrapper makes that fail, try it with the indices beside each batch."""
         plain = self.with_ours()
         if plain is None or plain.run(self.epochs).failed is None or not self.case.around:
