@@ -271,7 +271,10 @@ MOSTLY_EMPTY = ("data", "ideas", "look")
 
 
 def _legible_settings(settings: dict[str, Any], hidden: set[str]) -> dict[str, Any]:
-    """Name and write settings so that they can be read without a manual. ``graph`` is a request; the environment says whether it was met."""
+    """Name and write settings so that they can be read without a manual.
+
+    ``graph`` is a request; the environment says whether it was met.
+    """
     names = {"graph": "graph (if possible)", "data": "data folder"}
     words = {**settings, "steps": settings["steps"] or "all epochs"}
     return {names.get(name, name): value for name, value in words.items() if name not in hidden}

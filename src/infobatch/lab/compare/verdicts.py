@@ -5,10 +5,11 @@
     otherwise                                             not enough seeds
 
 With a number of seeds fixed in advance, a harmless method is called worse in at most (1 - level) / 2 of all
-comparisons, and one that loses the full margin is called lossless just as rarely. Looking, adding seeds and looking
-again gives more chances to be wrong, so intervals get wider each time: ``level_at``. However many interim analyses there are,
-a wrong verdict is shown in at most 1 - level of all comparisons. That is arithmetic if the numbers of seeds are set in
-advance; if each of them adds the seeds that the last verdict asked for, tests/lab/compare/test_verdicts.py measures it.
+comparisons, and one that loses the full margin is called lossless just as rarely. Judging, adding seeds and judging
+again gives more chances to be wrong, so intervals get wider with each interim analysis: ``level_at``. However many
+there are, a wrong verdict is shown in at most 1 - level of all comparisons. That is arithmetic if the numbers of seeds
+are set in advance; if each analysis adds the seeds that the last verdict asked for,
+tests/lab/compare/test_verdicts.py measures it.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Series:
 
 
 def note_look(folder: Path) -> tuple[int, ...]:
-    """Note that the verdicts of a comparison are shown now; return the numbers of seeds at all interim analyses so far."""
+    """Note an interim analysis: verdicts are shown now. Return the numbers of seeds at all analyses so far."""
     series = Series.load(folder)
     if len(series.seeds) not in (1, *series.looks):  # one seed gives no verdict
         series = replace(series, looks=(*series.looks, len(series.seeds)))
