@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..adapters.per_sample import PerSample
 from ..checks import check_count, describe
-from ..errors import InputError, MisalignedError, message
+from ..errors import InputError, MisalignedError, message, plural
 from ..plan import generator_for
 from .ahead import look_ahead
 from .amount import Decision, count_kept
@@ -91,6 +91,19 @@ class Sieve:
         """The same, in the run that was saved."""
         self._stream: Any = None
         """The CUDA stream on which the sieve looks ahead."""
+
+    def __repr__(self) -> str:
+        """Return the look by its class, the method and what has been done so far.
+
+        >>> import infobatch
+        >>> infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5), num_steps=100)
+        Sieve(a function, hardest(keep=0.5), num_steps=100): 0 batches so far
+        """
+        look = "a function" if isinstance(self.look, Called) else "no look"
+        if self.look is not None and not isinstance(self.look, Called):
+            look = type(self.look).__name__
+        steps = "" if self.num_steps is None else f", num_steps={self.num_steps}"
+        return f"Sieve({look}, {self.method!r}{steps}): {plural(self._step, 'batch')} so far"
 
     # ---- the training loop -------------------------------------------------------------------------------
 
