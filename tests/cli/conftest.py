@@ -18,6 +18,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("COLUMNS", raising=False)
     yield tmp_path
     for name in ("toy", "loaders"):
         sys.modules.pop(name, None)

@@ -18,7 +18,7 @@ import pytest
 from shell import TOY
 
 from infobatch import methods
-from infobatch.cli import main
+from infobatch.cli import main, tables
 from infobatch.cli.app import COMMANDS, app
 from infobatch.cli.tables import print_comparison
 from infobatch.lab.compare.comparison import compare
@@ -197,6 +197,26 @@ def test_report_of_recorded_runs(say: Any, place: Path, request: pytest.FixtureR
     code, out, err = say("report", "runs/mine/infobatch-seed0", str(broken), "-o", "page.html")
     assert (code, out) == (2, "")
     assert "whose line 1 is not a JSON object" in err
+
+
+COLUMNS = ("method", "n", "accuracy, %", "saved %", "difference")
+NAMES = ("full", "sieve.hardest:keep=0.5,look=proxy,net=conv8,then=infobatch", "shorter run (1,200 steps)")
+
+
+@pytest.mark.parametrize("width", [None, 80, 200])
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says_and_breaks_no_word(
+    width: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    assert tables.console().width == (width or 120)
+    tables.show(COLUMNS, [(name, "5", "93.12 ± 0.20", "31.2", "-0.12 [-0.31, +0.07]") for name in NAMES], COLUMNS[1:])
+    tables.show(("method", "about"), [(name, "a long text " * 20) for name in NAMES])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= (width or 120)
+    for piece in ("sieve.hardest:", "keep=0.5,", "look=proxy,", "net=conv8,", "then=infobatch", "shorter", "steps)"):
+        assert out.count(piece) == 2
+    assert (NAMES[1] in out) == ((width or 120) >= 120)
 
 
 @pytest.mark.usefixtures("blank")

@@ -19,7 +19,8 @@ from infobatch.sieve import SIEVE_CARDS
 HALF, FEW = "sieve.hardest:keep=0.5,net=mlp16", "sieve.random_rows:keep=0.3"
 
 
-def test_methods_lists_both_engines(say: Any) -> None:
+def test_methods_lists_both_engines(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     told = json.loads(say("methods", "--json")[1])
     assert [one["name"] for one in told["sieve"]] == [f"sieve.{name}" for name in SIEVE_CARDS]
     shown = " ".join(say("methods")[1].split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from ..lab.estimate.savings import Estimate
     from ..lab.papers.judge import CellOutcome, Listed, Outcome
 
-PLAIN_WIDTH = 200
-"""The width of lines if stdout is not a terminal."""
+PLAIN_WIDTH = 120
+"""The width of tables if stdout is not a terminal and the variable COLUMNS is not set."""
 ROOMY = 150
 """From this width on, texts such as verdicts are part of the table; below, each gets a line under it."""
 
@@ -33,7 +35,8 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "not checka
 
 
 def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()  # rich reads COLUMNS itself
+    return Console(width=None if is_known else PLAIN_WIDTH, highlight=False)
 
 
 def roomy() -> bool:
@@ -50,7 +53,7 @@ def show(
         rows: The cells of each row.
         right: Headings of columns with numbers, aligned to the right.
         spare: Headings of columns to drop, in this order, if the table is too wide. If it is still too wide, cells
-            are folded, never cut.
+            are folded, never cut; names fold after a colon, a comma or a space.
 
     Returns:
         The headings of the columns that were dropped.
@@ -73,16 +76,34 @@ def _table(
 ) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     words = sum(columns[at] not in right for at in shown)
+    names = [row[0] for row in rows]
+    # a name in one piece is easier to find and copy: other texts fold first, if there are any
+    numbers = 2 + sum(3 + max(len(columns[at]), *(len(row[at]) for row in rows)) for at in shown[1:])
+    room = (fold // 3 if words > 1 else fold - numbers) if rows else 0
+    if room > 0:
+        names = [_fold_name(name, room) for name in names]
+    is_whole = room >= max((len(line) for name in names for line in name.splitlines()), default=0)
     for at in shown:
         number = columns[at] in right
-        # a name in one piece is easier to find and copy, if other columns can fold instead
-        name = at == 0 and words > 1 and max(len(row[at]) for row in rows) <= fold // 3
-        table.add_column(
-            Text(columns[at]), justify="right" if number else "left", no_wrap=number or name, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(row[at]) for at in shown))
+        no_wrap = number or (at == 0 and is_whole)
+        table.add_column(Text(columns[at]), justify="right" if number else "left", no_wrap=no_wrap, overflow="fold")
+    for name, row in zip(names, rows, strict=True):
+        table.add_row(*(Text(row[at] if at else name) for at in shown))
     return table
+
+
+def _fold_name(name: str, width: int) -> str:
+    """Break a name into lines of at most this width, where possible, after colons, commas and spaces.
+
+    >>> _fold_name("sieve.hardest:keep=0.5,then=infobatch", 24).splitlines()
+    ['sieve.hardest:keep=0.5,', 'then=infobatch']
+    """
+    lines = [""]
+    for piece in re.split(r"(?<=[:, ])(?! )", name):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def say(*lines: str) -> None:
