@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import events as do
+import actions as do
 from loop import (
     BATCH,
     FEEDERS,

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import events as do
+import actions as do
 import pytest
 import torch
 from loop import BROKEN, FEEDERS, QUIET, Loop, N, backwards, drop_first, load

@@ -56,7 +56,7 @@ from .cifar import (
     unweighted_cifar,
     weighed,
 )
-from .little import adamw, again, crops, little, noisy, optimizers, parts, rates, tails, unweighted_crops
+from .little_task import adamw, again, crops, little, noisy, optimizers, parts, rates, tails, unweighted_crops
 from .queue import TINY as TINY
 from .small import digits, fashion, mlp, unweighted
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMITS = {"digits.py": 80, "resume.py": 80, "three_lines.py": 50}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ RUNS: list[dict[str, Any]] = [
 @pytest.mark.filterwarnings("ignore::infobatch.InfoBatchWarning")
 def test_ranks_agree_with_each_other_and_with_one_alone(launch: Any) -> None:
     """In one test, for starting the ranks is what takes the time."""
-    launch.script = launch.script.with_name("every_method.py")
+    launch.script = Path(__file__).with_name("every_method.py")
     together = launch(2, RUNS)
     for run in RUNS:
         one, two = together[run["name"]]
