@@ -240,7 +240,7 @@ def check_members(indices: Tensor, table: WeightTable, epoch: int, ghosts: Tenso
     if not weights.min().is_nonzero():
         outside = indices[weights == 0]  # samples outside of the plan
         if ghosts is None or not bool(torch.isin(outside, ghosts.to(outside.device)).all()):
-            raise MisalignedError(describe_stranger(epoch))
+            raise MisalignedError(describe_unplanned(epoch))
     return weights
 
 
@@ -254,7 +254,7 @@ def check_attribution(received: int, seen: int, outside: int, epoch: int) -> Non
         epoch: The epoch of the plan.
     """
     if outside:
-        raise MisalignedError(describe_stranger(epoch))
+        raise MisalignedError(describe_unplanned(epoch))
     if received != seen:
         raise MisalignedError(
             message(
@@ -290,7 +290,7 @@ def is_number(value: Any) -> bool:
     return is_plain and abs(value) <= sys.float_info.max
 
 
-def describe_stranger(epoch: int) -> str:
+def describe_unplanned(epoch: int) -> str:
     return message(
         f"losses of samples in the plan of epoch {epoch}",
         "one of a sample that was left out",

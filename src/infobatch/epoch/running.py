@@ -415,7 +415,7 @@ class RunningEpoch:
         turn.is_without_backward = self.unreached + self.watched > 1 and not self.had_backward
         turn.had_gradients = bool(self.watched) or (False if self.had_bare else None)
         try:
-            checks.check_attribution(received, scores.count_seen(), scores.count_strangers(), self.epoch)
+            checks.check_attribution(received, scores.count_seen(), scores.count_unplanned(), self.epoch)
         except MisalignedError as found:
             turn.error = found
         return turn

@@ -107,7 +107,7 @@ class Scores(ABC):
         """Return the number of samples with a loss or a skip in this epoch."""
 
     @abstractmethod
-    def count_strangers(self) -> int:
+    def count_unplanned(self) -> int:
         """Return the number of samples that got a loss in this epoch without being in its plan."""
 
     @abstractmethod
@@ -233,7 +233,7 @@ class ScoreTable(Scores):
     def count_seen(self) -> int:
         return self.size - int(torch.count_nonzero(self.fresh == UNSEEN))
 
-    def count_strangers(self) -> int:
+    def count_unplanned(self) -> int:
         return int(torch.count_nonzero((self.fresh != UNSEEN) & (self.weights == 0)))
 
     def close(self, plan: Plan, piece: Slice | None, memory: Memory | None) -> int:

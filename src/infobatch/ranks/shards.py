@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import describe_stranger
+from ..checks import describe_unplanned
 from ..epoch.scores import Scores, copy_to_cpu, merge_losses
 from ..epoch.slice import SKIPPED, UNSEEN, Slice, Where
 from ..errors import MisalignedError, message
@@ -125,7 +125,7 @@ class ShardedScores(Scores):
     def count_seen(self) -> int:
         return self.count - int(torch.count_nonzero(self.fresh[:-1] == UNSEEN))
 
-    def count_strangers(self) -> int:
+    def count_unplanned(self) -> int:
         return int(torch.count_nonzero((self.fresh[:-1] != UNSEEN) & (self.level[:-1] == 0)))
 
     def close(self, plan: ShardPlan, piece: Slice | None, memory: Memory | None) -> int:
@@ -302,7 +302,7 @@ class ShardSlice(Slice):
     def count_ghosts(self, taken: int) -> int:  # noqa: ARG002
         count = self._ghosts_seen + int(self._scores.elsewhere_count)
         if count > self.ghost_count:
-            raise MisalignedError(describe_stranger(self._epoch))
+            raise MisalignedError(describe_unplanned(self._epoch))
         return count
 
     def correction(self, count: int, taken: int) -> float:
