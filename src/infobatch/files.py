@@ -137,8 +137,8 @@ def _check_written(draft: Any, path: str | os.PathLike[str]) -> None:
             message(
                 "tensors, numbers and text in a checkpoint, and lists and dicts of them",
                 ", ".join(sorted(unsafe)),
-                "weights_only loads nothing else: convert it, as vars(args) does, or allow it with "
-                "torch.serialization.add_safe_globals. Nothing was written.",
+                "weights_only loads nothing else: convert it, as by vars(args), dict(x), array.tolist() or "
+                "str(path), or allow it with torch.serialization.add_safe_globals. Nothing was written.",
             )
         )
     try:

@@ -103,13 +103,13 @@ def test_a_skipped_sample_is_seen_and_keeps_its_score() -> None:
     assert book.scores.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_strangers_are_those_outside_the_plan() -> None:
+def test_unplanned_samples_are_those_outside_the_plan() -> None:
     book = ScoreTable(4)
     book.begin(Plan(1, torch.tensor([0, 3]), torch.tensor([2.0, 0.0, 0.0, 2.0])))
     book.record(torch.tensor([0, 1]), torch.ones(2))
-    assert book.count_strangers() == 1
+    assert book.count_unplanned() == 1
     book.skip(torch.tensor([2]))
-    assert book.count_strangers() == 2
+    assert book.count_unplanned() == 2
 
 
 def test_the_marks_are_finite_and_apart() -> None:

@@ -374,7 +374,7 @@ class Paced:
 
 def _check(scheduler: Any, train_data: Any) -> None:
     if isinstance(scheduler, ReduceLROnPlateau):
-        remedy = "It follows a metric, once per epoch: step it yourself, without pace."
+        remedy = "It follows a metric, not steps: step it yourself, without pace."
         raise InputError(message("a scheduler that counts steps or epochs", "ReduceLROnPlateau", remedy))
     if not isinstance(scheduler, LRScheduler):
         remedy = (

@@ -359,7 +359,15 @@ def make_losses(criterion: Any, losses: Losses | None) -> Losses:
         if not isinstance(batch, (list, tuple)) or len(batch) < 2:
             remedy = "Pass losses=function(net, batch), which returns one loss per row."
             raise InputError(message("a batch (inputs, targets, ...) for a criterion", describe(batch), remedy))
-        result: Tensor = criterion(net(batch[0]), batch[1])
+        outputs = net(batch[0])
+        try:
+            result: Tensor = criterion(outputs, batch[1])
+        except TypeError as error:
+            if isinstance(outputs, Tensor):
+                raise
+            expected = "from the network of a look a tensor for the criterion"
+            remedy = "Pass losses=function(net, batch), which returns one loss per row."
+            raise InputError(message(expected, describe(outputs), remedy)) from error
         return result
 
     return of_pair

@@ -16,7 +16,8 @@ from ..errors import InputError, message
 ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.Size, torch.dtype, torch.device)
 REMEDY = "Leave it out of the batch, or pass Sieve(..., select=your_function(batch, rows))."
 UNREDUCED = (
-    'Give the criterion reduction="none"; for losses per token or pixel, infobatch.per_sample(losses, mask).loss.'
+    'Give the criterion reduction="none". For losses per token or pixel, or a network that returns its loss, pass '
+    "losses=function(net, batch), which ends with infobatch.per_sample(losses, mask).loss."
 )
 
 
@@ -190,7 +191,8 @@ def _select_tensor(tensor: Tensor, rows: Tensor, size: int) -> Tensor:
         return tensor
     if len(tensor) != size:
         raise InputError(message(f"{size} rows in every tensor of the batch", describe(tensor), REMEDY))
-    return tensor.index_select(0, rows if rows.device == tensor.device else rows.to(tensor.device))
+    rows = rows.to(tensor.device)
+    return tensor.index_select(0, rows) if tensor.is_contiguous() else tensor[rows]  # keeps channels_last
 
 
 def _has_columns(values: Any, size: int) -> bool:

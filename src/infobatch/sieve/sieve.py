@@ -427,6 +427,8 @@ class Sieve:
         if not isinstance(losses, Tensor) or losses.shape != passed.weights.shape or not losses.is_floating_point():
             expected = f"losses of shape {list(passed.weights.shape)}, one for each weight of the latest batch"
             remedy = ONE_LOSS
+            if isinstance(losses, Tensor) and losses.ndim > passed.weights.ndim:
+                remedy = "Reduce every dimension but the first: loss, score = infobatch.per_sample(losses, mask)."
             if isinstance(losses, PerSample):
                 remedy = "Pass its loss: loss, score = infobatch.per_sample(losses, mask), then sieve.reduce(loss)."
             raise InputError(message(expected, describe(losses), remedy))

@@ -436,7 +436,7 @@ def test_cudnn_that_tries_out_each_size_is_a_warning(
 
 def test_augmentation_is_noted_and_fine(patient: Callable[..., str]) -> None:
     assert "augmentation" in named(examine(patient("stock(Augmented())")), "positions").seen
-    assert "the same both times" in named(examine(patient("stock()")), "positions").seen
+    assert "identical both times" in named(examine(patient("stock()")), "positions").seen
 
 
 def test_what_cannot_be_seen_is_not_called_fine(patient: Callable[..., str]) -> None:
