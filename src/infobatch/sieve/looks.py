@@ -24,6 +24,9 @@ Losses = Callable[[Any, Any], Tensor]
 class Look:
     """A look at a batch: one loss per row, before the model sees it. Subclass it and write ``look``.
 
+    ``look`` is called as it is, without gradients. Torch's random states are restored afterwards, but not the modes and
+    BatchNorm statistics of networks that it runs; ``Own(model, losses=function)`` restores these as well.
+
     >>> import torch
     >>> from infobatch.sieve import Look
     >>> class Norm(Look):
@@ -118,7 +121,7 @@ class Look:
 
 
 class Called(Look):
-    """Any function of a batch that returns one number per row."""
+    """Any function of a batch that returns one number per row. What it does to a network stays."""
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
         self.function = function
@@ -169,8 +172,8 @@ class NetworkLook(Look):
             if is_frozen:
                 net.eval()
             losses = self._losses(net, batch)
-        rows = len(losses) if isinstance(losses, Tensor) and losses.ndim else 0
-        self._count_flops(batch, rows)
+            rows = len(losses) if isinstance(losses, Tensor) and losses.ndim else 0
+            self._count_flops(batch, rows)  # in these modes
         self._rows_looked += rows
         return losses
 

@@ -36,6 +36,8 @@ class Sieve:
 
     Args:
         look: A ``Proxy``, ``Own``, ``Reference`` or other ``Look``, or a function (batch) -> losses of shape [batch].
+            A function is called as it is, without gradients: networks that it runs keep the modes it sets, and their
+            BatchNorm statistics move. To look with the model, use ``Own(model, losses=function)``.
         method: One of ``infobatch.sieve``: ``adaptive()``, the default, or for example ``hardest(keep=0.5)``.
         num_steps: The number of batches of the whole run, for the schedule of a proxy and for methods active in part of
             the run.
