@@ -198,7 +198,7 @@ def test_named_samples_are_counted_without_asking_a_device() -> None:
     """Only a graph counts where Python does not see it; devices other than CUDA's have none to be asked for."""
     train_data = a_run()
     indices = train_data.plan().indices
-    train_data._epoch.note_named(indices[:8], may_read=False)
+    train_data._epoch.note_named(indices[:8], torch.ones(8), {}, may_read=False)
     assert train_data.progress[1] == 8
     assert int(train_data._scores.named_count) == 0
 

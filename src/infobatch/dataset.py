@@ -147,9 +147,7 @@ class Pruned(Owner):
             note = torch.compiler.disable(epoch.note) if compiling else epoch.note  # type: ignore[no-untyped-call]
             weights, factor = note(scores, given)
         else:
-            weights, factor = self._weights_of(indices, loss)
-            self._scores.record(indices, scores)
-            self._scores.record_channels(indices, given)
+            weights, factor = self._note_named(indices, loss, scores, given)
         mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
         if compiling:
             epoch.latest = None
@@ -478,8 +476,10 @@ class Pruned(Owner):
             raise turn.error
         self._advice.check_end(summary, self._scores, turn.is_without_backward, turn.had_gradients)
 
-    def _weights_of(self, indices: Tensor, loss: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return the weights of samples that the caller names, and the factor on their mean."""
+    def _note_named(
+        self, indices: Tensor, loss: Tensor, scores: Tensor, given: dict[str, Tensor]
+    ) -> tuple[Tensor, float | Tensor]:
+        """Record the scores of samples that the caller names; return their weights and the factor on their mean."""
         checks.check_indices(indices, loss)
         epoch = self._epoch
         if epoch.last is not None and epoch.last.taken:
@@ -493,7 +493,7 @@ class Pruned(Owner):
             self._draw()
         if is_visible and not epoch.is_announced:  # no pass over the sampler has begun: these samples are from plan()
             self._announce(may_read=may_read)
-        return epoch.note_named(indices, may_read=may_read)
+        return epoch.note_named(indices, scores, given, may_read=may_read)
 
     def __repr__(self) -> str:
         done = self._epoch.epoch + self._epoch.is_finished()  # without closing it

@@ -42,6 +42,26 @@ def test_a_data_set_that_fetches_many_at_once_is_asked_for_many() -> None:
     assert View(ManyAtOnce()).__getitems__([1, 2]) == ["B", "C"]
 
 
+class Reorders(Letters):
+    """As where one sorts the indices to read a file in order."""
+
+    def __getitems__(self, indices: list[int]) -> list[str]:
+        indices.reverse()
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_data_set_that_changes_the_indices_is_refused(ours: bool) -> None:
+    """Its samples come in another order than was asked for."""
+    train_data = infobatch.InfoBatch(Reorders(), 8)
+    if ours:
+        loader: Any = infobatch.DataLoader(train_data, batch_size=4)
+    else:
+        loader = torch.utils.data.DataLoader(train_data, batch_size=4, sampler=train_data.sampler)
+    with pytest.raises(infobatch.MisalignedError, match=r"Reorders\.__getitems__, which changes it"):
+        next(iter(loader))
+
+
 class Labelled(Letters):
     """A data set with attributes, one of them under a name that the wrapper has, too."""
 

@@ -1,4 +1,4 @@
-"""An interrupt at any line of the turn from one epoch to the next changes nothing, if the call is repeated."""
+"""An interrupt at any line of an update, or of the turn to the next epoch, changes nothing if the call is repeated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import infobatch
 from infobatch import methods
@@ -86,3 +87,35 @@ def test_an_interrupt_at_any_line_of_the_turn_loses_nothing(name: str, ask: str)
             break
     assert number > 60  # the turn was traced
     assert facts(train) == expected
+
+
+def updated(kind: str, number: int) -> tuple[list[float], bool]:
+    """Train two epochs, the second update interrupted at this line; return the scores, and whether it was."""
+    train, count, was_interrupted = infobatch.InfoBatch(range(SIZE), EPOCHS), 0, False
+    for _ in range(2):
+        if kind == "stock":
+            loader: Any = torch.utils.data.DataLoader(train, batch_size=4, sampler=train.sampler)
+        else:
+            loader = infobatch.DataLoader(train, batch_size=4)
+        for x in loader:
+            count += 1
+            given = (train.batch_indices,) if kind == "with indices" else ()
+            done = train.progress
+            try:
+                with Interrupt(number if count == 2 else 0):
+                    train.update(x + 1.0, *given)
+            except KeyboardInterrupt:
+                was_interrupted = True
+                if train.progress == done:  # else it was counted, and only its result is lost
+                    train.update(x + 1.0, *given)
+    return train.scores.tolist(), was_interrupted
+
+
+@pytest.mark.parametrize("kind", ["ours", "stock", "with indices"])
+def test_an_interrupt_at_any_line_of_an_update_loses_no_score(kind: str) -> None:
+    for number in itertools.count(1):
+        scores, was_interrupted = updated(kind, number)
+        assert scores == [x + 1.0 for x in range(SIZE)], f"interrupted at line {number}"
+        if not was_interrupted:
+            break
+    assert number > 20

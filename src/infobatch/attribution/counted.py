@@ -74,6 +74,7 @@ class Counted(Queue):
         self.batch_size, self.is_sized = loader.batch_size, loader.is_sized
         total = piece.size // self.batch_size * self.batch_size if loader.drop_last else piece.size
         is_reused = isinstance(last, Counted) and loader.is_persistent and last.iterator is self.iterator
+        self.taken = 0
         super().__init__(epoch, piece, total, last.rivals if is_reused and last else follow(last))
         self._left_behind = is_reused and isinstance(last, Counted) and last._was_left_waiting(epoch)
         self.is_superseded = False
@@ -137,7 +138,7 @@ class Counted(Queue):
         if count != left:
             raise wrong_size(count, left)
         self._seen_at_update = (batches, yielded)
-        return self._take(count)
+        return self._next(count)
 
     def drop(self) -> Where:
         batches = self._delivered()
@@ -148,15 +149,13 @@ class Counted(Queue):
         if left <= 0:
             raise nothing_waits(None)
         self._seen_at_update = (batches, self._yielded())
-        return self._take(left)
+        return self._next(left)
 
-    def _take(self, count: int) -> Where:
-        where = self.slice.name(range(self.taken, self.taken + count))
-        self.taken += count
-        return where
+    def _next(self, count: int) -> Where:
+        return self.slice.name(range(self.taken, self.taken + count))
 
-    def put_back(self, where: Where) -> None:
-        self.taken -= len(where)
+    def commit(self, where: Where) -> None:
+        self.taken += len(where)
 
     def front(self) -> list[int]:
         samples: list[int] = self.slice.at(range(self.taken, min(self.taken + self.batch_size, self.total))).tolist()

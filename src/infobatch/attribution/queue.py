@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -36,11 +35,12 @@ class Queue(ABC):
         self.size = piece.size
         self.total = total
         """How many samples will be delivered: fewer than ``size`` if the loader drops its last batch."""
-        self.taken = 0
         self.is_void = False
         """Whether the plan of this pass was dropped."""
         self.rivals = rivals
 
+    taken: int
+    """How many samples have had their losses, or were left out."""
     batch_size: int
     is_sized: bool
     """Whether all batches but the last are known to have ``batch_size`` samples."""
@@ -48,15 +48,15 @@ class Queue(ABC):
 
     @abstractmethod
     def take(self, count: int) -> Where:
-        """Return the samples that the next ``count`` losses belong to: one whole batch."""
-
-    @abstractmethod
-    def put_back(self, where: Where) -> None:
-        """Let the batch that was taken last wait again."""
+        """Return the samples that the next ``count`` losses belong to: one whole batch. It waits until ``commit``."""
 
     @abstractmethod
     def drop(self) -> Where:
-        """Return the samples of the oldest waiting batch, which gets no losses."""
+        """Return the samples of the oldest waiting batch, which gets no losses. It waits until ``commit``."""
+
+    @abstractmethod
+    def commit(self, where: Where) -> None:
+        """Count this batch as taken. All or nothing, wherever an interrupt falls."""
 
     @abstractmethod
     def newest(self) -> Tensor:
@@ -192,25 +192,40 @@ class Carried(Queue):
         super().__init__(origin.epoch, origin.slice, origin.total, origin.rivals)
         self.origin = origin
         self.batch_size, self.is_sized = origin.batch_size, origin.is_sized
-        self.waiting: deque[Where] = deque()
-        self.delivered = 0
-        """How many samples were delivered."""
+        self._batches: list[tuple[Where, int]] = []
+        """What was delivered, each batch with the number of samples up to its end."""
+        self._head = 0
+        """The batch that has waited longest: one number, so that an interrupt finds a batch taken or waiting."""
         self._holder: weakref.ref[Any] = weakref.ref(holder)
         self._is_exhausted = False
         self._next: int | None = 0
         """Where the slice continues, as long as batches come in its order."""
 
+    @property
+    def waiting(self) -> list[Where]:
+        """The batches without losses, oldest first."""
+        return [where for where, _ in self._batches[self._head :]]
+
+    @property
+    def delivered(self) -> int:
+        """How many samples were delivered."""
+        return self._batches[-1][1] if self._batches else 0
+
+    @property
+    def taken(self) -> int:  # type: ignore[override]
+        return self._batches[self._head - 1][1] if self._head else 0
+
     def deliver(self, indices: Tensor) -> None:
         """Append a batch. While batches come in the order of the slice, positions stand for indices."""
-        self.delivered += indices.numel()
+        end = self.delivered + indices.numel()
         if self._next is not None:
             ahead = range(self._next, self._next + indices.numel())
             if self.slice.matches(ahead, indices):
                 self._next = ahead.stop
-                self.waiting.append(ahead)
+                self._batches.append((ahead, end))
                 return
             self._next = None  # out of order from here on
-        self.waiting.append(indices)
+        self._batches.append((indices, end))
 
     def exhaust(self) -> None:
         """The loader has no more batches."""
@@ -218,35 +233,30 @@ class Carried(Queue):
 
     def take(self, count: int) -> Where:
         self.check_rivals()
-        waiting = len(self.waiting)
+        waiting = self.waiting
         if not waiting:
             raise nothing_waits(count)
-        if waiting > 1:
+        if len(waiting) > 1:
             raise MisalignedError(
                 message(
                     "losses for every earlier batch before an update",
-                    f"{waiting} batches that wait for theirs",
+                    f"{len(waiting)} batches that wait for theirs",
                     f"Call train_data.skip() for a batch you leave out. {READ_AHEAD}",
                 )
             )
-        if count != len(self.waiting[0]):
-            raise wrong_size(count, len(self.waiting[0]))
-        return self._pop()
-
-    def _pop(self) -> Where:
-        where = self.waiting.popleft()
-        self.taken += len(where)
-        return where
-
-    def put_back(self, where: Where) -> None:
-        self.taken -= len(where)
-        self.waiting.appendleft(where)
+        if count != len(waiting[0]):
+            raise wrong_size(count, len(waiting[0]))
+        return waiting[0]
 
     def drop(self) -> Where:
         self.check_rivals()
         if not self.waiting:
             raise nothing_waits(None)
-        return self._pop()
+        return self.waiting[0]
+
+    def commit(self, where: Where) -> None:
+        del where
+        self._head += 1
 
     def newest(self) -> Tensor:
         if not self.waiting:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler
 
 from ..checks import check_loss
-from ..errors import InputError, message
+from ..errors import InputError, MisalignedError, message
 from ..plan import generator_for
 
 PACKAGE = __name__.partition(".")[0] + "."
@@ -49,9 +49,15 @@ class View(Dataset[Any]):
         source = self._source()
         many = getattr(source, "__getitems__", None)
         if type(self).__getitem__ is not View.__getitem__:  # a subclass decides what a sample is
-            samples: Any = [self[index] for index in indices]
-        else:
-            samples = many(indices) if many else [source[index] for index in indices]
+            return [self[index] for index in indices]
+        if many is None:
+            return [source[index] for index in indices]
+        asked = list(indices)
+        samples = many(indices)
+        if list(indices) != asked:
+            got = f"{type(source).__name__}.__getitems__, which changes it"
+            remedy = "Work on a copy, and return the samples in the order of the indices."
+            raise MisalignedError(message("a data set that leaves its list of indices as it is", got, remedy))
         return samples
 
     def __getattr__(self, name: str) -> Any:

@@ -253,7 +253,9 @@ class RunningEpoch:
     def skip(self) -> None:
         """Leave out the oldest batch that waits."""
         queue = self.expect("a skip")
-        queue.slice.skip(queue.drop())
+        where = queue.drop()
+        queue.slice.skip(where)
+        queue.commit(where)
 
     # ---- losses ------------------------------------------------------------------------------------------
 
@@ -263,21 +265,20 @@ class RunningEpoch:
         if self.named:
             raise MisalignedError(BOTH)
         where = queue.take(count)
-        try:
-            weights = queue.slice.note(where, scores)
-        except BaseException:
-            queue.put_back(where)
-            raise
+        weights = queue.slice.note(where, scores)
         if self.scores.channels:
             assert isinstance(queue.slice, TableSlice)
             self.scores.record_channels(queue.slice.indices_of(where), channels)
+        queue.commit(where)  # last: after an interrupt before it, the batch waits, and the call may be repeated
         ghosts = queue.slice.ghost_count
         self.has_ghosts = ghosts > 0 and queue.taken > queue.total - ghosts
         factor = self._batch_factor(queue, count)
         return weights, queue.slice.correction(count, queue.taken) if factor is None else factor
 
-    def note_named(self, indices: Tensor, *, may_read: bool) -> tuple[Tensor, float | Tensor]:
-        """Count samples that came with indices; return their weights and a factor on their mean.
+    def note_named(
+        self, indices: Tensor, scores: Tensor, channels: Mapping[str, Tensor], *, may_read: bool
+    ) -> tuple[Tensor, float | Tensor]:
+        """Record the scores of samples that came with indices; return their weights and a factor on their mean.
 
         Without ``may_read`` no value is read, so no device waits, and a graph may hold all of it.
         """
@@ -286,7 +287,9 @@ class RunningEpoch:
             weights = checks.check_members(indices, self.scores, self.epoch, ghosts)
         elif is_in_graph(indices):
             self.counts_on_device = True
-        if self.counts_on_device:
+        self.scores.record(indices, scores)
+        self.scores.record_channels(indices, channels)
+        if self.counts_on_device:  # counted last, as in note
             self.scores.count_named(indices)
         else:
             self.named += indices.numel()
