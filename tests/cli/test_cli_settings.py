@@ -61,6 +61,17 @@ def test_what_the_task_set_is_said(say: Any) -> None:
 
 
 @pytest.mark.usefixtures("blank")
+@pytest.mark.parametrize("command", ["train --method full", "compare --methods full --seeds 1"])
+@pytest.mark.parametrize("name", ["../beside", "a/b", "..", "/outside"])
+def test_a_name_is_that_of_one_folder(say: Any, command: str, name: str) -> None:
+    code, _, err = say(*command.split(), "--task", "toy:make", "--name", name)
+    assert code == 2
+    assert "one folder below --runs" in err
+    assert not Path("runs").exists()
+    assert not Path("../beside").exists()
+
+
+@pytest.mark.usefixtures("blank")
 def test_settings_of_a_comparison_are_not_those_of_a_control(say: Any) -> None:
     """Though a control may be the first that is left to train."""
     words = ("compare", "--task", "toy:make", "--methods", "infobatch", "--seeds", "1", "--name", "mine")

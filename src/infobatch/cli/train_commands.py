@@ -86,7 +86,7 @@ def train(
     else:
         settings, task = runner.settle(given)
     epochs = runner.length(settings, size_of(task.train))
-    folder = resume or runner.folder_of(runs / (name or _timestamped(settings)), settings)
+    folder = resume or runner.folder_of(_place(runs, name, settings), settings)
     with make_screen(1, epochs) as screen, _stop_on_interrupt() as stop:
         done = runner.train_one(
             settings,
@@ -175,7 +175,7 @@ def compare(
             raise InputError(message(f"--rates other than --lr {base.lr:g}", " ".join(map(str, rates)), remedy))
         first = tuple(range(base.seed, base.seed + (seeds or SEEDS)))
         series = _extend(Series(base, methods or METHODS, first, equal_steps), (), None, rates, margin, level)
-        folder = runs / (name or _timestamped(base))
+        folder = _place(runs, name, base)
         series.begin(folder)
     try:
         done = _run_all(series, folder, task, _hooks(tensorboard, wandb))
@@ -387,8 +387,12 @@ def describe_run(done: Run, folder: Path | None = None) -> dict[str, Any]:
     return {**about, **where, "settings": done.settings.plain(), "end": done.end}
 
 
-def _timestamped(settings: Settings) -> str:
-    return f"{settings.task.replace(':', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+def _place(runs: Path, name: str, settings: Settings) -> Path:
+    """Return the folder below ``runs`` for new runs."""
+    if (name and Path(name).parts != (name,)) or name == "..":
+        remedy = f"Choose where all runs go with --runs, here {runs}."
+        raise InputError(message("--name as the name of one folder below --runs", repr(name), remedy))
+    return runs / (name or f"{settings.task.replace(':', '-')}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
 def _check_resume_options(given: dict[str, Any], others: dict[str, Any]) -> None:

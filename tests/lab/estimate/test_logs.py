@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infobatch.errors import InputError
+from infobatch.errors import InfoBatchWarning, InputError
 from infobatch.lab.estimate.logs import read
 from infobatch.lab.estimate.savings import estimate
 
@@ -117,7 +117,18 @@ def test_the_last_loss_of_a_sample_counts_also_where_it_had_to_wait(tmp_path: Pa
     path = batches(tmp_path / "log.jsonl", np.arange(size), 50_000)
     early = [json.dumps({"epoch": 0, "index": index, "loss": loss}) for index in (size - 1, size) for loss in (5, 6)]
     path.write_text("\n".join([*early, path.read_text()]))
-    assert read(path)[0, -2:].tolist() == [size - 1, 6]
+    with pytest.warns(InfoBatchWarning, match="3 losses of a sample that had one"):
+        found = read(path)
+    assert found[0, -2:].tolist() == [size - 1, 6]
+
+
+@pytest.mark.parametrize("lines", [["0,0,1", "0,1,2", "0,0,3", "1,0,4"], ["0,0,1", "1,0,2", "1,0,3", "0,0,4"]])
+def test_losses_that_replace_others_are_counted(lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["epoch,index,loss", *lines]))
+    count = len(lines) - len({line[:3] for line in lines})
+    with pytest.warns(InfoBatchWarning, match=rf"log\.csv has {count} loss"):
+        read(path)
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...checks import describe
-from ...errors import InputError, message
+from ...errors import InputError, message, plural, warn
 from ..format import suggest
 
 LINES = 1 << 18
@@ -61,7 +62,8 @@ def read(path: str | Path) -> Tensor:
     except InputError:
         raise
     except Exception as broken:  # a damaged file can make the readers raise anything
-        why = str(broken).split("\n")[0][:200] or type(broken).__name__
+        why = re.sub(r"\x1b\[[0-9;]*m", "", str(broken).split("\n")[0]).split("This file can still be")[0].strip()
+        why = why[:200] or type(broken).__name__
         raise InputError(message(f"{path} as a complete {path.suffix} file of numbers", why, DAMAGED)) from broken
     check_table(losses, str(path))
     return losses
@@ -189,6 +191,8 @@ class LossRows:
         self._rows: dict[int, np.ndarray[Any, Any]] = {}
         self._size = self._count = self._count_at_retry = self._highest_index = 0
         self._deferred: list[tuple[Any, Any, Any]] = []
+        self._replaced = 0
+        """How many losses replaced an earlier one of the same sample and epoch."""
 
     def put(self, epochs: Any, indices: Any, losses: Any) -> None:
         epochs, indices, losses = _as_indices("epoch", epochs), _as_indices("index", indices), np.asarray(losses)
@@ -227,7 +231,9 @@ class LossRows:
                 grown = np.full(max(self._size, 2 * len(row)), np.nan, dtype=np.float32)
                 grown[: len(row)] = row
                 row = self._rows[epoch] = grown
-            row[indices[here]] = losses[here]
+            places = indices[here]
+            self._replaced += int(np.count_nonzero(~np.isnan(row[places]))) + len(places) - len(np.unique(places))
+            row[places] = losses[here]
 
     def table(self, path: Path) -> Tensor:
         self._retry_deferred()
@@ -246,6 +252,11 @@ class LossRows:
         if shape[0] * shape[1] > max(1 << 26, 64 * self._count):
             got = f"{self._count} losses for {shape[0]} epochs and {shape[1]} samples"
             raise InputError(message(f"losses of most samples in most epochs in {path}", got, DAMAGED))
+        if self._replaced:
+            warn(
+                f"{path} has {plural(self._replaced, 'loss')} of a sample that had one in the same epoch: the last one "
+                "counts, as after a restart"
+            )
         table = np.full(shape, np.nan, dtype=np.float32)
         for epoch in sorted(self._rows):
             row = self._rows.pop(epoch)[: self._size]
