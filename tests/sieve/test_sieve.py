@@ -11,7 +11,7 @@ import torch
 from sieved_training import criterion, x_and_y
 from torch import Tensor, nn
 
-from infobatch import InputError, MisalignedError, Sieve
+from infobatch import InputError, MisalignedError, Sieve, per_sample
 from infobatch.sieve import (
     Look,
     Own,
@@ -126,6 +126,47 @@ def test_a_reference_and_its_look_have_equally_many_losses(kind: str, count: int
     sieve = Sieve(looks_of(lambda losses: losses.repeat(2)[:count])[kind](nn.Linear(4, 3)), rho_loss(0.5))
     with pytest.raises(InputError, match="loss"):
         sieve(*x_and_y(SIZE, 0))
+
+
+class Wrapped(nn.Module):
+    """A network that returns its logits in something else."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.wrap = nn.Linear(4, 3), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.linear(x))
+
+
+CRITERIA: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "cross-entropy": criterion,
+    "squared error": lambda outputs, y: nn.MSELoss(reduction="none")(outputs, nn.functional.one_hot(y, 3).float()),
+}
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("wrap", [lambda x: {"logits": x}, lambda x: (x, x), lambda x: None], ids=["dict", "tuple", ""])
+def test_outputs_that_are_no_tensor_need_losses_as_a_function(wrap: Callable[[Tensor], Any], name: str) -> None:
+    """What torch says of them names neither the look nor the network."""
+    net, made = Wrapped(wrap), CRITERIA[name]
+    looks = [Own(net, made), Proxy(net, made), Reference(net, made, of=Given(lambda losses: losses))]
+    for look in looks:
+        with pytest.raises(InputError, match=r"losses=function\(net, batch\)"):
+            Sieve(look, hardest(0.5))(*x_and_y(SIZE, 0))
+    logits = Own(
+        Wrapped(lambda x: {"logits": x}), losses=lambda net, batch: criterion(net(batch[0])["logits"], batch[1])
+    )
+    assert len(Sieve(logits, hardest(0.5))(*x_and_y(SIZE, 0))[0]) == SIZE // 2
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, ValueError])
+def test_an_error_of_a_criterion_that_got_a_tensor_stays_as_it_is(error: type[Exception]) -> None:
+    def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise error("of the criterion")
+
+    with pytest.raises(error, match="of the criterion"):
+        Sieve(Own(nn.Linear(4, 3), broken), hardest(0.5))(*x_and_y(SIZE, 0))
 
 
 TEXTS = [f"text {row}" for row in range(SIZE)]
@@ -313,6 +354,19 @@ def test_other_losses_than_those_of_the_rows_are_refused(losses: Any) -> None:
     for call in (sieve.reduce, sieve.expand):
         with pytest.raises(InputError, match=r"losses of shape \[4\]"):
             call(losses)
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 32), (4, 7), (4, 1)])
+def test_losses_of_pixels_or_tokens_are_sent_to_per_sample(shape: tuple[int, ...]) -> None:
+    sieve = Sieve(look, hardest(0.5))
+    sieve(torch.rand(SIZE))
+    losses = torch.rand(shape)
+    for call in (sieve.reduce, sieve.expand):
+        with pytest.raises(InputError, match=r"infobatch\.per_sample\(losses, mask\)"):
+            call(losses)
+        with pytest.raises(InputError, match=r"Pass its loss"):
+            call(per_sample(losses))  # type: ignore[arg-type]
+        call(per_sample(losses).loss)
 
 
 def test_losses_may_come_twice_and_are_measured_once() -> None:

@@ -117,6 +117,31 @@ def test_a_mapping_keeps_what_else_it_holds() -> None:
     assert select_rows(STRUCTURES["default dict"][0], ROWS, SIZE)["missing"] == []
 
 
+LAYOUTS: dict[str, tuple[Tensor, torch.memory_format | None]] = {
+    "channels_last": (torch.rand(SIZE, 3, 4, 2).to(memory_format=torch.channels_last), torch.channels_last),
+    "channels_last_3d": (
+        torch.rand(SIZE, 3, 4, 2, 2).to(memory_format=torch.channels_last_3d),
+        torch.channels_last_3d,
+    ),
+    "contiguous": (torch.rand(SIZE, 3, 4, 2), torch.contiguous_format),
+    "transposed": (torch.rand(4, SIZE).T, None),
+    "every other column": (torch.rand(SIZE, 6)[:, ::2], None),
+    "one row for all": (torch.rand(1, 3, 4, 2).expand(SIZE, 3, 4, 2), None),
+    "channels of one pixel": (torch.rand(SIZE, 3, 1, 1).to(memory_format=torch.channels_last), torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tensors_keep_their_values_and_memory_format(name: str) -> None:
+    """In another format, each convolution of the model would convert its input, and may choose a slower kernel."""
+    tensor, layout = LAYOUTS[name]
+    selected = select_rows({"x": tensor}, ROWS, SIZE)["x"]
+    assert selected.tolist() == [tensor[row].tolist() for row in ROWS.tolist()]
+    assert layout is None or selected.is_contiguous(memory_format=layout)
+    selected.zero_()  # of its own memory
+    assert tensor.any()
+
+
 BATCHES = st.recursive(
     st.sampled_from(["tensor", "texts", "number", "ragged"]),
     lambda inner: st.one_of(

@@ -365,7 +365,7 @@ def make_losses(criterion: Any, losses: Losses | None) -> Losses:
         outputs = net(batch[0])
         try:
             result: Tensor = criterion(outputs, batch[1])
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             if isinstance(outputs, Tensor):
                 raise
             expected = "from the network of a look a tensor for the criterion"
