@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from sieved_training import criterion, x_and_y
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 import infobatch
@@ -247,3 +250,36 @@ def test_losses_without_a_graph_do_not_end_the_check(call: str) -> None:
     getattr(sieve, call)(criterion(model(x), y).detach())
     with pytest.raises(InputError, match="shares no parameters"):
         getattr(sieve, call)(criterion(model(x), y))
+
+
+# ---- a model that is sharded -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_method_that_measures_is_refused_for_a_look_by_a_sharded_model() -> None:
+    """Where one rank looks and another does not, the first would wait for weights."""
+    model, data = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)), TensorDataset(*x_and_y(SIZE, 0))
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    train_data = infobatch.InfoBatch(data, num_epochs=8)
+    next(iter(infobatch.DataLoader(train_data, batch_size=SIZE)))
+    refused = [
+        Own(model, criterion),
+        Own(torch.compile(model, backend="eager"), criterion),
+        Reference(nn.Linear(4, 3), criterion, of=Own(model, criterion)),
+        Reference(model, criterion, of=Own(nn.Linear(4, 3), criterion)),
+        Remembered(Own(model, criterion), train_data, share=0.2),
+    ]
+    for look in refused:
+        sieve = Sieve(look, adaptive())
+        with pytest.raises(InputError, match="FSDP"):
+            sieve(*x_and_y(SIZE, 0))
+        assert sieve.summary().batches == 0
+    assert len(Sieve(Own(model, criterion), hardest(0.5))(*x_and_y(SIZE, 0))[0]) == SIZE // 2
+    assert len(Sieve(Proxy(nn.Linear(4, 3), criterion), adaptive())(*x_and_y(SIZE, 0))[0]) == SIZE

@@ -15,7 +15,7 @@ from ..methods.arguments import check_fraction
 from .cost import STEP, count_flops_of, net_of
 from .rows import check_alike, device_of
 from .sieve_state import LOOK_COUNTS, REBUILD, check_counts, check_fields
-from .undisturbed import undisturbed, unwrap
+from .undisturbed import is_sharded, undisturbed, unwrap
 
 Losses = Callable[[Any, Any], Tensor]
 """(network, batch) -> losses of shape [batch]."""
@@ -85,6 +85,10 @@ class Look:
         """Check, from losses of the model that trains, that it is not trained by this look as well."""
         del losses
 
+    def _is_sharded(self) -> bool:
+        """Whether all ranks must look at once, since a network of it is sharded over them."""
+        return False
+
     def spent(self) -> float:
         """Return the FLOPs spent so far.
 
@@ -143,6 +147,9 @@ class NetworkLook(Look):
         self._is_counted = False
         self._rows_looked = 0
         self._rows_trained = 0
+
+    def _is_sharded(self) -> bool:
+        return is_sharded(self.net)
 
     def spent(self) -> float:
         return self._flops * (self._rows_looked + STEP * self._rows_trained)
@@ -253,6 +260,9 @@ class Reference(NetworkLook):
         losses = self.of.visit(batch, step, progress, is_needed=is_needed)
         return self._subtract(losses, batch) if is_needed and losses is not None else None
 
+    def _is_sharded(self) -> bool:
+        return super()._is_sharded() or self.of._is_sharded()
+
     def spent(self) -> float:
         return super().spent() + self.of.spent()
 
@@ -319,6 +329,9 @@ class Remembered(Look):
     def model_losses(self, losses: Tensor) -> Tensor | None:
         del losses
         return None if self._fresh is None else self.inner.model_losses(self._fresh)
+
+    def _is_sharded(self) -> bool:
+        return self.inner._is_sharded()
 
     def spent(self) -> float:
         return self.inner.spent()

@@ -303,6 +303,10 @@ class Sieve:
             )
         progress = None if self.num_steps is None else min(self._step / self.num_steps, 1.0)
         decision = self._amount.decide(self._step, progress)
+        if decision.is_measured and self.look is not None and self.look._is_sharded():
+            remedy = "Choose a fixed share, such as hardest(keep=0.5), or look with a Proxy, which each rank has whole."
+            got = f"{self.method!r}, which measures on each rank: one that does not look would leave the others waiting"
+            raise InputError(message("for a look by a model in FSDP a method by which all ranks look", got, remedy))
         is_needed = decision.share < 1 or decision.is_measured
         losses = self._visit(batch, device, progress, is_needed=is_needed, is_capturing=is_capturing)
         if not is_needed or losses is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -96,6 +97,13 @@ def unwrap(net: nn.Module) -> nn.Module:
     if isinstance(inner, nn.parallel.DistributedDataParallel):
         return unwrap(inner.module)
     return net
+
+
+def is_sharded(net: nn.Module) -> bool:
+    """Whether a forward pass gathers weights from other ranks: FSDP, as a wrapper or by ``fully_shard``."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported for this: without it there is no such network
+    kinds = () if fsdp is None else (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
+    return any(isinstance(module, kinds) for module in net.modules())
 
 
 def not_compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
