@@ -23,6 +23,8 @@ class Block(nn.Module):
             nn.Conv2d(c_in if i == 0 else c_out, c_out, 3, padding=1, bias=False) for i in range(depth)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(c_out, eps=1e-12, momentum=0.4) for _ in range(depth))
+        for norm in self.norms:
+            norm.num_batches_tracked = None  # the momentum is fixed: counting would be a kernel per norm and step
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.gelu(self.norms[0](F.max_pool2d(self.convs[0](x), 2)))
@@ -53,12 +55,15 @@ class Net(nn.Module):
     def reset(self, images: Tensor) -> None:
         """Set fresh weights in place, so that compiled code stays valid; the first layer whitens patches of images."""
         for module in self.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear, nn.BatchNorm2d)):
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
                 module.reset_parameters()
             if isinstance(module, nn.Conv2d) and module is not self.whiten:
                 nn.init.dirac_(module.weight[: module.in_channels])
             if isinstance(module, nn.BatchNorm2d):
-                module.weight.requires_grad_(False)
+                module.weight.fill_(1).requires_grad_(False)
+                module.bias.zero_()
+                module.running_mean.zero_()
+                module.running_var.fill_(1)
         patches = images.double().permute(0, 3, 1, 2).unfold(2, 2, 1).unfold(3, 2, 1)
         patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, 12)
         # In double precision: the smallest eigenvalue is a few thousandths of the largest.
@@ -84,7 +89,7 @@ class Learner:
         self.net = net.to(device).to(memory_format=torch.channels_last)
         self.device, self.dtype = device, dtype
         self.sizes = sizes
-        self._repeated = torch.compile(self._losses, dynamic=False) if compiles else self._losses
+        self._repeated: Any = torch.compile(self._losses, dynamic=False) if compiles else self._losses
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """Return one loss per row."""
