@@ -15,8 +15,8 @@ examples
   speedrun.py --data DIR --method 'hardest(keep=0.5)' --dataset cifar100
   speedrun.py --data DIR --method 'selective_backprop()' --look own
   speedrun.py --data DIR --method infobatch --epochs 37
-  speedrun.py --data DIR --jobs queue.txt --minutes 9   # one line of options per job; several processes may share it
-  speedrun.py --tiny --method 'adaptive()'              # a rehearsal on a CPU, with made-up images
+  speedrun.py --data DIR --jobs queue.txt --minutes 8 --worker 1/3  # a line of options per job, for three processes
+  speedrun.py --tiny --method 'adaptive(threshold=0.4, every=2)'    # a rehearsal on a CPU, with made-up images
   speedrun.py --summary records/*.jsonl                 # means, spread and differences from the shorter run
 
 Choose settings with --holdout 5000 (scored on training samples set aside), report them without it.
@@ -26,10 +26,6 @@ One JSON line per run is appended to --records. With --jobs, runs that are there
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
-import shlex
 import sys
 import time
 import traceback
@@ -39,12 +35,15 @@ from typing import Any
 
 import torch
 from data import NAMES, Data, hold_out, make_up, read
+from jobs import Claims, Clock, append, open_runs, parse_worker, read_jobs
 from nets import BATCH, Learner, Net
 from summary import read as read_records
 from summary import summarize
-from training import Run, identity, label, parse_method, train_one
+from training import Run, label, parse_method, sizes_of, train_one
 
 Job = argparse.Namespace
+FAILURES = 2
+"""Failures in a row after which a process ends: what they have in common is likely to be wrong with it."""
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -67,57 +66,63 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--widths", type=int, nargs=3, default=[128, 384, 512], help="widths of the large network (depth 3)")
     p.add_argument("--ahead", action=argparse.BooleanOptionalAction, default=True, help="look one batch ahead")
     p.add_argument("--holdout", type=int, default=0, help="score on this many training samples set aside")
-    is_cuda = torch.cuda.is_available()
-    p.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], default="float16" if is_cuda else "float32")
-    p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=is_cuda, help="torch.compile")
+    p.add_argument("--device", choices=["cuda", "cpu"], help="cuda; with --tiny whatever there is")
+    floats = ["float16", "bfloat16", "float32"]
+    p.add_argument("--dtype", choices=floats, help="of autocast: float16; on the CPU float32")
+    p.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile; not on the CPU")
     p.add_argument("--alone", action="store_true", help="mark the record: nothing else ran, so seconds may be quoted")
     p.add_argument("--records", type=Path, default=Path("records.jsonl"))
     p.add_argument("--jobs", type=Path, help="file with one line of options per job, shared by all processes given it")
-    p.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many minutes")
+    p.add_argument("--worker", type=parse_worker, default=(1, 1), metavar="I/N", help="which of N processes this is")
+    until = "begin no run that would last longer than this, if it took as long as the longest so far"
+    p.add_argument("--minutes", type=float, default=float("inf"), help=until)
     p.add_argument("--tiny", action="store_true", help="4,096 made-up images and narrow networks, for a rehearsal")
     p.add_argument("--summary", nargs="+", type=Path, metavar="JSONL", help="print means and differences, and leave")
     p.add_argument("--field", default="accuracy_tta", help="with --summary: accuracy or accuracy_tta")
     return p
 
 
-def runs(args: Job) -> Iterator[tuple[Job, int]]:
-    """Yield jobs and seeds: of the command line, or those of the job file that no process has begun."""
-    if args.jobs is None:
-        parse_method(args.method)
-        yield from ((args, seed) for seed in args.seeds)
-        return
-    for number, job in read_jobs(args.jobs):
-        for seed in job.seeds:
-            if claim(args.jobs, number, seed) and not is_done(job, seed):
-                yield job, seed
+def parse(words: list[str]) -> Job:
+    """Return the options of a job, with what follows from the device filled in."""
+    job = parser().parse_args(words)
+    if job.device is None:
+        job.device = "cpu" if job.tiny and not torch.cuda.is_available() else "cuda"
+    if job.tiny:
+        job.widths, job.proxy = [16, 32, 32], [8, 8, 8]
+    if job.dtype is None:
+        job.dtype = "float16" if job.device == "cuda" else "float32"
+    if job.compile is None:
+        job.compile = job.device == "cuda"
+    parse_method(job.method)
+    return job
 
 
-def read_jobs(path: Path) -> list[tuple[int, Job]]:
-    """Return all jobs of a file with the numbers of their lines, so that a bad line is seen before the first run."""
-    jobs = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        words = shlex.split(line, comments=True)
-        if words:
-            job = parser().parse_args([*sys.argv[1:], *words])
-            parse_method(job.method)
-            jobs.append((number, job))
-    return jobs
+def device_of(job: Job) -> torch.device:
+    """Return the device of a process.
+
+    Raises:
+        SystemExit: If it does not work. A CPU would take hours for a run, so it must be asked for.
+    """
+    if job.device == "cuda":
+        try:
+            torch.ones(1, device="cuda").item()
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).partition("\n")[0]
+            sys.exit(f"CUDA does not work: {why}\nRehearse with --tiny, or pass --device cpu if that is meant.")
+    return torch.device(job.device)
 
 
-def claim(path: Path, number: int, seed: int) -> bool:
-    """True for exactly one of the processes that share a job file."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(f"{path}.{number}.{seed}.claim", os.O_CREAT | os.O_EXCL))
-        return True
-    return False
+def runs(args: Job, claims: Claims | None) -> Iterator[tuple[Job, int, int]]:
+    """Yield jobs, lines and seeds: of the command line, or those of the job file that are left to do."""
+    if args.jobs is None or claims is None:
+        yield from ((args, 0, seed) for seed in args.seeds)
+    else:
+        yield from open_runs(sections_of(args), args.worker, claims)
 
 
-def is_done(job: Job, seed: int) -> bool:
-    """Whether the records hold this run."""
-    wanted = identity(job, seed).items()
-    return job.records.exists() and any(
-        "format" in record and wanted <= record.items() for record in read_records([job.records])
-    )
+def sections_of(args: Job) -> list[list[tuple[int, Job]]]:
+    """Return the jobs of a job file; options of the command line hold for all of them unless a line has its own."""
+    return read_jobs(args.jobs, lambda words: parse([*sys.argv[1:], *words]))
 
 
 def load(job: Job, device: torch.device) -> Data:
@@ -133,13 +138,6 @@ def load(job: Job, device: torch.device) -> Data:
     return Data(hold_out(arrays, job.holdout) if job.holdout else arrays, device, getattr(torch, job.dtype))
 
 
-def sizes_of(job: Job) -> set[int]:
-    """Return the sizes that batches of the large network have."""
-    method = parse_method(job.method)
-    shares = () if method is None else (method.settings.get("keep", 1.0), *method.settings.get("sizes", ()))
-    return {BATCH, *(round(share * BATCH) for share in shares)}
-
-
 class Made:
     """Data and networks, made once per process: compiling takes a minute."""
 
@@ -153,15 +151,19 @@ class Made:
         return self._get(key, lambda: load(job, self.device))
 
     def learner(self, job: Job, widths: list[int], depth: int, classes: int, dtype: str, sizes: set[int]) -> Learner:
+        """Return a network, the same for all methods: what is compiled for one is there for the others."""
+
         def make() -> Learner:
             net = Net(widths, depth, classes)
-            return Learner(net, self.device, getattr(torch, dtype), sizes, compiles=job.compile)
+            return Learner(net, self.device, getattr(torch, dtype), set(), compiles=job.compile)
 
-        return self._get(f"{widths} {depth} {classes} {dtype} {sorted(sizes)} {job.compile}", make)
+        made: Learner = self._get(f"{widths} {depth} {classes} {dtype} {job.compile}", make)
+        made.sizes |= sizes
+        return made
 
     def warm_up(self, job: Job, seed: int, data: Data, model: Learner, proxy: Learner | None) -> None:
         """Run a few steps of a job before the first one is timed."""
-        key = job.method, job.look, id(model), id(proxy)
+        key = job.method, job.look, job.ahead, id(model), id(proxy)
         if key in self._warm:
             return
         began = time.perf_counter()
@@ -175,21 +177,24 @@ class Made:
         return self._made[key]
 
 
+def learners(job: Job, data: Data, made: Made) -> tuple[Learner, Learner | None]:
+    """Return the large network of a job, and its proxy if it has one."""
+    method = parse_method(job.method)
+    model = made.learner(job, job.widths, 3, data.classes, job.dtype, sizes_of(job))
+    if method is None or not method.needs_look or job.look != "proxy":
+        return model, None
+    # bfloat16, in which gradients of a mean do not underflow
+    dtype = "float32" if job.dtype == "float32" else "bfloat16"
+    return model, made.learner(job, job.proxy, 2, data.classes, dtype, {BATCH})
+
+
 def perform(job: Job, seed: int, made: Made) -> None:
     """Train one run and append its record."""
-    if job.tiny:
-        job.widths, job.proxy = [16, 32, 32], [8, 8, 8]
-    data, method = made.data(job), parse_method(job.method)
-    model = made.learner(job, job.widths, 3, data.classes, job.dtype, sizes_of(job))
-    proxy = None
-    if method is not None and method.needs_look and job.look == "proxy":
-        # bfloat16, in which gradients of a mean do not underflow
-        dtype = "float32" if job.dtype == "float32" else "bfloat16"
-        proxy = made.learner(job, job.proxy, 2, data.classes, dtype, {BATCH})
+    data = made.data(job)
+    model, proxy = learners(job, data, made)
     made.warm_up(job, seed, data, model, proxy)
     record = train_one(job, seed, data, model, proxy)
-    with job.records.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    append(job.records, record)
     print(
         f"{record['dataset']} {label(job)} seed {seed}: {record['accuracy']:.2f}, with views "
         f"{record['accuracy_tta']:.2f}, cost {record['cost_epochs']:.2f} epochs (looking {record['looking']:.1%}), "
@@ -198,23 +203,47 @@ def perform(job: Job, seed: int, made: Made) -> None:
     )
 
 
+def prepare(args: Job) -> Made:
+    """Check the device and set up torch, once per process."""
+    device = device_of(args)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch._dynamo.config.recompile_limit = 64  # every size, mode and network is a variant of one function
+    return Made(device)
+
+
+def work(args: Job, claims: Claims | None, made: Made) -> int:
+    """Perform what is left to do, until the time is over or something is wrong; return how many runs failed."""
+    clock, failed, in_a_row = Clock(args.minutes), 0, 0
+    for job, line, seed in runs(args, claims):
+        try:
+            perform(job, seed, made)
+            in_a_row = 0
+        except Exception:  # the rest of the queue must not wait for a person
+            failed, in_a_row = failed + 1, in_a_row + 1
+            print(f"failed: {label(job)} seed {seed}", traceback.format_exc(), sep="\n", file=sys.stderr, flush=True)
+            if claims is not None:
+                claims.release(line, seed)
+        if in_a_row == FAILURES:
+            print(f"stopped after {FAILURES} failures in a row", file=sys.stderr, flush=True)
+            break
+        if clock.is_over():
+            print(f"stopped in time: the longest run took {clock.longest:.0f} s", flush=True)
+            break
+    return failed
+
+
 def main() -> None:
-    args = parser().parse_args()
+    args = parse(sys.argv[1:])
     if args.summary:
         print("\n".join(summarize(read_records(args.summary), args.field)))
         return
-    began, failed = time.monotonic(), 0
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch._dynamo.config.recompile_limit = 64  # every size, mode and network is a variant of one function
-    made = Made(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    for job, seed in runs(args):
-        try:
-            perform(job, seed, made)
-        except Exception:  # the rest of the queue must not wait for a person
-            failed += 1
-            print(f"failed: {label(job)} seed {seed}", traceback.format_exc(), sep="\n", file=sys.stderr, flush=True)
-        if time.monotonic() - began > 60 * args.minutes:
-            break
+    claims = None if args.jobs is None else Claims(args.jobs)
+    if claims is not None:
+        sections_of(args)  # a bad line is seen before anything else
+    failed = work(args, claims, prepare(args))
+    if claims is not None:
+        print(f"{claims.refused} runs were taken by other processes", flush=True)
+        claims.close()
     sys.exit(f"{failed} runs failed" if failed else 0)
 
 

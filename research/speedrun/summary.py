@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,19 @@ Record = dict[str, Any]
 
 
 def read(paths: Iterable[Path]) -> list[Record]:
-    """Read the records of runs, of this format and of the first one, which had no "format"."""
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    """Read the records of runs, of this format and of the first one, which had no "format". Torn lines are left out."""
+    records: list[Record] = []
+    for path in paths:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                print(f"{path}, line {number}: left out, {error}", file=sys.stderr, flush=True)
+            else:
+                records.append(record)
+    return records
 
 
 @dataclass
@@ -31,8 +43,8 @@ class Group:
     """Data set, samples held out, format of the records: only groups of one arena are compared."""
     label: str
     runs: dict[int, Record]
-    seconds: list[float]
-    """Of the runs that had the device for themselves."""
+    alone: list[Record]
+    """The runs that had the device for themselves, whose seconds may be quoted."""
 
     def mean(self, field: str) -> float:
         return fmean(run[field] for run in self.runs.values())
@@ -46,6 +58,22 @@ class Group:
         ends = "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
         return f"{mean:+.2f}{ends} n={len(pairs)}"
 
+    def of(self, full: Group) -> str:
+        """Return the seconds and the compute as shares of those of full data; empty unless both ran alone, alike."""
+        pairs = [(one, other) for one in self.alone for other in full.alone if _setting(one) == _setting(other)]
+        if full is self or not pairs:
+            return ""
+        seconds, compute = (
+            fmean(one[field] for one, _ in pairs) / fmean(other[field] for _, other in pairs)
+            for field in ("seconds", "cost_epochs")
+        )
+        return f"of its seconds {seconds:.3f}, of its compute {compute:.3f}"
+
+
+def _setting(record: Record) -> tuple[Any, ...]:
+    """What must be the same where seconds are compared."""
+    return tuple(str(record.get(name)) for name in ("device", "torch", "compiled", "dtype", "widths"))
+
 
 def group(records: Iterable[Record]) -> list[Group]:
     """Return the runs of each setting; of two runs with the same seed the first counts."""
@@ -56,7 +84,7 @@ def group(records: Iterable[Record]) -> list[Group]:
         found = groups.setdefault(key, Group(arena, record["label"], {}, []))
         found.runs.setdefault(record["seed"], record)
         if record["alone"]:
-            found.seconds.append(record["seconds"])
+            found.alone.append(record)
     return [groups[key] for key in sorted(groups)]
 
 
@@ -80,6 +108,7 @@ def summarize(records: list[Record], field: str) -> list[str]:
         f"{field}, mean +- standard deviation; cost in epochs of full data; seconds of runs that ran alone",
         f"differences are paired by seed, with {LEVEL:.0%} intervals: "
         f"from full data of equal cost (within {NEAR:.0%}) and from the longest runs on full data",
+        "seconds and compute as shares of the longest runs': of runs alone on the same device, with the same settings",
     ]
     groups = group(records)
     arena = None
@@ -91,11 +120,13 @@ def summarize(records: list[Record], field: str) -> list[str]:
             lines.append(", ".join([name, *extra, *(["first script"] if version == 1 else [])]))
         values = [run[field] for run in one.runs.values()]
         spread = f"{stdev(values):4.2f}" if len(values) > 1 else "   -"
-        seconds = f"{fmean(one.seconds):6.1f} s" if one.seconds else "     - s"
+        seconds = f"{fmean(run['seconds'] for run in one.alone):6.1f} s" if one.alone else "     - s"
         text = f"  {one.label:52s} {fmean(values):6.2f} +- {spread} n={len(values):<3d}"
         text += f" cost {one.mean('cost_epochs'):5.2f} kept {one.mean('kept_share'):.2f} {seconds}"
         for other, what in ((shorter_run(one, groups), "equal cost"), (longest_run(one, groups), "longest")):
             difference = "" if other is None else one.minus(other, field)
             text += f"  {what} {difference}" if difference else ""
-        lines.append(text)
+        longest = longest_run(one, groups)
+        share = "" if longest is None else one.of(longest)
+        lines.append(text + (f"  {share}" if share else ""))
     return lines

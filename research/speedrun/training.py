@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ VIEWS = 2000
 """Test images at a time."""
 POINTS = 20
 """Points of the trace."""
+WARM = 20
+"""Steps before the first timed run: ``adaptive()`` has by then decided once about how many rows to keep."""
 
 
 def parse_method(text: str) -> infobatch.sieve.SieveMethod | None:
@@ -41,6 +45,18 @@ def parse_method(text: str) -> infobatch.sieve.SieveMethod | None:
         known = ", ".join(infobatch.sieve.SIEVE_METHODS)
         expected = f"full, infobatch, or a call such as hardest(keep=0.5) of {known}"
         raise ValueError(f"--method: expected {expected}; got {text} ({error})") from error
+
+
+def warm_steps(job: argparse.Namespace) -> int:
+    """Return how many steps to run before anything is timed; a rehearsal is not worth much time."""
+    return 3 if job.tiny else WARM
+
+
+def sizes_of(job: argparse.Namespace) -> set[int]:
+    """Return the sizes that batches of the large network have."""
+    method = parse_method(job.method)
+    shares = () if method is None else (method.settings.get("keep", 1.0), *method.settings.get("sizes", ()))
+    return {BATCH, *(round(share * BATCH) for share in shares)}
 
 
 def count_steps(method: infobatch.sieve.SieveMethod, batches: float, look: float, train: float, every: int) -> int:
@@ -71,6 +87,12 @@ def count_steps(method: infobatch.sieve.SieveMethod, batches: float, look: float
     return high
 
 
+@functools.cache
+def side_stream() -> torch.cuda.Stream:
+    """Return the stream on which all sieves of a process look ahead: memory is kept for each stream apart."""
+    return torch.cuda.Stream()
+
+
 class Run:
     """The state of one run."""
 
@@ -85,6 +107,7 @@ class Run:
         """FLOPs of a training step of the large network, per row."""
         self.budget = job.budget * len(data) * self.flops
         self.kept = self.steps = 0
+        self.sizes = sizes_of(job)
         self.sieve: infobatch.Sieve | None = None
         self.train_data: infobatch.Pruned | None = None
         self._epoch = self._rows_before = self._rows_in_epoch = 0
@@ -139,11 +162,15 @@ class Run:
         if self.train_data is not None:
             return self.data.epochs(self.generator, self._next_plan)
         source = self.data.epochs(self.generator)
-        if self.sieve is None:
-            return source
+        return source if self.sieve is None else self._passed(self.sieve, source)
+
+    def _passed(self, sieve: infobatch.Sieve, source: Iterator[tuple[Tensor, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield what a sieve passes on."""
         if self.job.ahead and self.job.look == "proxy":
-            return self.sieve.ahead(source)
-        return (self.sieve(*batch) for batch in source)
+            if self.data.device.type == "cuda":
+                sieve._stream = side_stream()
+            return sieve.ahead(source)
+        return (sieve(*batch) for batch in source)
 
     def _next_plan(self) -> Tensor | None:
         """Return the samples of InfoBatch's next epoch; None after the last."""
@@ -163,28 +190,30 @@ class Run:
         return losses.mean()
 
     def warm_up(self) -> None:
-        """Compile, and choose kernels, for everything that will be timed. The weights are then of no use."""
+        """Compile, and choose kernels, for everything that will be timed. This run is then of no use; make another."""
+        self.train(warm_steps(self.job))
         torch.backends.cudnn.benchmark = True
-        for size in sorted(self.model.sizes):
-            batch = self.data.x[:size].clone(), self.data.y[:size].clone()
-            for _ in range(2):
-                self._step(self.model.losses(*batch).mean())
-        if self.sieve is not None and self.sieve.look is not None:
-            for step in (0, 1):  # the proxy trains in step 0
-                self.sieve.look.visit(batch, step, 0.0, is_needed=True)
+        look = None if self.sieve is None else self.sieve.look
+        for size in sorted(self.model.sizes & self.sizes):
+            source = self.data.epochs(self.generator)
+            if look is not None and size < BATCH:
+                # The sieve itself, since compiled code is for the settings it is called with. It looks in every step.
+                method = infobatch.sieve.hardest(keep=size / BATCH)
+                source = self._passed(infobatch.Sieve(look, method, num_steps=1), source)
+            # the proxy trains in the first step and in the last but one
+            for x, y, *_ in itertools.islice(source, 2 if self.job.tiny else self.job.every + 2):
+                self._step(self.model.losses(x[:size], y[:size]).mean())
 
-    def train(self) -> list[dict[str, Any]]:
-        """Train until the end; return a trace. Nothing in the loop waits for the device."""
+    def train(self, steps: int | None = None) -> list[dict[str, Any]]:
+        """Train until the end, or for some steps; return a trace. Nothing in the loop waits for the device."""
         trace: list[dict[str, Any]] = []
-        for x, y, indices, *_ in self.batches():
+        for x, y, indices, *_ in itertools.islice(self.batches(), steps):
             progress = self.progress
             if progress >= 1:
                 break
             # InfoBatch ends each epoch with a batch of another size, for which trying kernels takes longer than a step.
             torch.backends.cudnn.benchmark = len(y) in self.model.sizes
-            loss = self.reduce(self.model.losses(x, y), indices)
-            set_rate(self.optimizer, schedule(progress))
-            self._step(loss)
+            loss = self._learn(x, y, indices, schedule(progress))
             self.kept += len(y)
             self.steps += 1
             if self.steps % 5 == 0:
@@ -193,6 +222,13 @@ class Run:
                 trace.append(self._point(progress, loss, len(y)))
         self.slow.pull(0.0)
         return trace
+
+    def _learn(self, x: Tensor, y: Tensor, indices: Tensor, rate: float) -> Tensor:
+        """Take a step of the large network, and return the loss before it."""
+        loss = self.reduce(self.model.losses(x, y), indices)
+        set_rate(self.optimizer, rate)
+        self._step(loss)
+        return loss
 
     def _step(self, loss: Tensor) -> None:
         # The gradient of the sum, as in the record: it does not underflow in half precision.
