@@ -371,7 +371,8 @@ class Sieve:
             passed = Passed(size, None, choose_tokens(ranked, valid, decision.share), losses, valid=valid)
         else:
             passed = self._choose(batch, ranked, losses, decision, is_capturing)
-        self._not_finite = self._not_finite + not_finite
+        if not is_capturing:  # in a graph nothing is computed before it is replayed
+            self._not_finite = self._not_finite + not_finite
         return passed
 
     def _choose(self, batch: Any, ranked: Tensor, losses: Tensor, decision: Decision, is_capturing: bool) -> Passed:
