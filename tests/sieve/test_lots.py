@@ -18,11 +18,14 @@ SIZES = st.lists(
 
 
 def fill_from_the_top(sizes: list[float], k: int, floor: float) -> list[float]:
-    """The same chances by bisection: least + (1 - least) * min(1, c * size), with the c for which they sum to k."""
+    """The same chances by bisection: least + (1 - least) * min(1, c * size), with the c for which they sum to k.
+
+    Sizes are whole multiples of 2**-40 of the largest, at least one.
+    """
     count = len(sizes)
     least = floor * k / count
     largest = max(sizes) or 1.0
-    scaled = [max(size / largest, 2.0**-40) for size in sizes]
+    scaled = [max(round(size / largest * 2.0**40), 1) / 2.0**40 for size in sizes]
     low, high = 0.0, 2.0**41
     for _ in range(400):
         middle = (low + high) / 2
@@ -36,6 +39,7 @@ def fill_from_the_top(sizes: list[float], k: int, floor: float) -> list[float]:
 @example([5e-324, 1.0], None, 0.25)
 @example([0.0, 0.0, -1.0], None, 0.9)
 @example([-1.0, -1.0, -1.0], None, 0.0)
+@example([0.0, 1.19e-7, 391.0], None, 0.0)
 def test_chances_rise_with_the_sizes_and_sum_to_k(sizes: list[float], data: st.DataObject | None, floor: float) -> None:
     k = 2 if data is None else data.draw(st.integers(1, len(sizes)))
     chances = set_chances(torch.tensor(sizes, dtype=torch.float64), k, floor)
