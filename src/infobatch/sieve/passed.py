@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from ..adapters.per_sample import PerSample
+from ..errors import MisalignedError, message, plural
+
+MOST_WAITING = 16
+"""How many batches without losses are remembered; a loop that applies the weights itself brings none back."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,57 @@ class Passed:
     def tensors(self) -> list[Tensor]:
         """Return all tensors in it."""
         return [one for one in (self.rows, self.weights, self.losses, self.valid) if one is not None]
+
+
+class Waiting:
+    """The batches that were passed on and have no losses yet.
+
+    Losses do not show which batch they are from, so only one may wait, unless its weights come with the losses.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[Passed] = []
+        self._answered: Passed | None = None
+
+    @property
+    def latest(self) -> Passed | None:
+        """The batch that was passed on last, unless it was left out."""
+        return self._batches[-1] if self._batches else self._answered
+
+    def add(self, passed: Passed) -> None:
+        self._batches = [*self._batches[1 - MOST_WAITING :], passed]
+        self._answered = None
+
+    def find(self, weight: Tensor | None) -> Passed:
+        """Return the batch that losses belong to: with these weights, or the only one that waits."""
+        known = [*self._batches, *([] if self._answered is None else [self._answered])]
+        if weight is not None:
+            known = [one for one in known if one.weights is weight]
+            if not known:
+                got = "other weights, or those of a batch that has had its losses"
+                remedy = f"Pass the tensor itself; the last {MOST_WAITING} batches without losses are remembered."
+                raise MisalignedError(message("the weights that the sieve returned with these rows", got, remedy))
+        elif not known:
+            remedy = "Call sieve(x, y) first."
+            raise MisalignedError(message("a batch from the sieve before its losses", "none", remedy))
+        elif len(self._batches) > 1:
+            expected = "losses for every earlier batch before those of the next"
+            remedy = (
+                "Call sieve.skip() for a batch you leave out. In a loop that reads ahead, pass the weights of the "
+                "batch, too: sieve.reduce(losses, weight)."
+            )
+            got = f"{plural(len(self._batches), 'batch')} of the sieve that wait for theirs"
+            raise MisalignedError(message(expected, got, remedy))
+        return known[0]
+
+    def answer(self, found: Passed, answered: Passed) -> None:
+        """Let a batch wait no longer; ``answered`` is what it is from now on."""
+        self._batches = [one for one in self._batches if one is not found]
+        self._answered = answered
+
+    def clear(self) -> None:
+        """Expect no losses any more."""
+        self._batches, self._answered = [], None
 
 
 def leaves_of(losses: Tensor) -> Iterator[Tensor]:

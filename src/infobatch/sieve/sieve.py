@@ -17,7 +17,7 @@ from .amount import Decision, count_kept
 from .cost import SieveSummary
 from .looks import Called, Look
 from .methods import adaptive
-from .passed import Passed
+from .passed import Passed, Waiting
 from .rows import check_losses, check_rows, check_valid, count_rows, device_of, select_column, select_rows, tensors_of
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
@@ -81,8 +81,7 @@ class Sieve:
         self._amount = self.method.make_amount()
         self._step = self._rows = self._kept = 0
         self._not_finite: Tensor | int = 0
-        self._passed: Passed | None = None
-        """The batch that was passed on last."""
+        self._waiting = Waiting()
         self._has_losses = False
         """Whether losses have ever come back."""
         self._is_look_checked = False
@@ -159,7 +158,7 @@ class Sieve:
         return look_ahead(self, loader, move)
 
     @not_compiled
-    def reduce(self, losses: Tensor) -> Tensor:
+    def reduce(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the scalar to call ``backward`` on: sum(weight * loss) / rows of the whole batch.
 
         So a step is as large as one on the whole batch whose other rows have no gradient, and nothing grows. With
@@ -169,10 +168,11 @@ class Sieve:
 
         Args:
             losses: The losses of the rows passed on, shape [rows], from the model that trains.
+            weight: The weights that came with these rows, where several batches wait for their losses.
 
         Raises:
             InputError: If the losses have the wrong shape or type, or the proxy is the model that trains.
-            MisalignedError: If the sieve has passed on no batch yet.
+            MisalignedError: If no batch waits for its losses, or several do and no weights say which.
 
         >>> import torch, infobatch
         >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
@@ -180,23 +180,23 @@ class Sieve:
         >>> sieve.reduce(kept)  # (2 + 1) / 4
         tensor(0.7500)
         """
-        passed = self._take(losses)
+        passed = self._take(losses, weight)
         return passed.weigh(losses).sum() / passed.count()
 
     @not_compiled
-    def expand(self, losses: Tensor) -> PerSample:
+    def expand(self, losses: Tensor, weight: Tensor | None = None) -> PerSample:
         """Return losses and scores of the whole batch, for ``train_data.update(loss, score=score)``.
 
         A row that was left out has loss 0, so that it has no gradient, and an unknown score, so that it keeps the one
         it had. With ``Own`` as the look, its score is the loss that the look found.
 
         Args:
-            losses: The losses of the rows passed on, shape [rows], from the model that trains.
+            losses, weight: As for ``reduce``.
 
         Raises:
             InputError: If the losses have the wrong shape or type, the proxy is the model that trains, or the method
                 chooses tokens instead of rows.
-            MisalignedError: If the sieve has passed on no batch yet.
+            MisalignedError: If no batch waits for its losses, or several do and no weights say which.
 
         >>> import torch, infobatch
         >>> data = torch.utils.data.TensorDataset(torch.rand(8, 1))
@@ -207,13 +207,27 @@ class Sieve:
         ...     loss, score = sieve.expand(x.square().sum(1))
         ...     loss = train_data.update(loss, score=score)
         """
-        passed = self._take(losses)
+        passed = self._take(losses, weight)
         if passed.valid is not None:
             remedy = "Use sieve.reduce; scores belong to samples."
             raise InputError(message("a method that chooses rows", repr(self.method), remedy))
         if self.look is None or passed.losses is None:
             return passed.expand(losses, known=None)
         return passed.expand(losses, known=self.look.model_losses(passed.losses))
+
+    def skip(self) -> None:
+        """Leave out what was passed on and has no losses yet: call it before a ``continue``.
+
+        >>> import torch, infobatch
+        >>> sieve = infobatch.Sieve(lambda losses: losses, infobatch.sieve.hardest(keep=0.5))
+        >>> for losses in torch.rand(4, 32):
+        ...     kept, weight = sieve(losses)
+        ...     if not kept.isfinite().all():
+        ...         sieve.skip()
+        ...         continue
+        ...     loss = sieve.reduce(kept)
+        """
+        self._waiting.clear()
 
     def summary(self, model_flops: float | None = None) -> SieveSummary:
         """Return what the sieve has done so far; printed, it is one line.
@@ -284,7 +298,8 @@ class Sieve:
             check_fields(state["look"], set(), "the state of a look", REBUILD)
         else:
             self.look.load_state_dict(state["look"])
-        self._amount, self._resumed, self._ahead, self._passed = amount, ahead, None, None
+        self._amount, self._resumed, self._ahead = amount, ahead, None
+        self._waiting.clear()
         self._step, self._rows, self._kept = (state[name] for name in ("step", "rows", "kept"))
         self._not_finite = state["not_finite"]
 
@@ -393,7 +408,7 @@ class Sieve:
         """Return the rows passed on, and remember them for the losses that come back."""
         if passed.rows is not None:
             batch = self._select_rows(batch, passed.rows, passed.size, are_parts)
-        self._passed = passed
+        self._waiting.add(passed)
         self._rows += passed.size
         self._kept += passed.size if passed.rows is None else len(passed.rows)
         return (*batch, passed.weights) if are_parts else (batch, passed.weights)
@@ -411,10 +426,11 @@ class Sieve:
 
     def _check_answered(self) -> None:
         """Check that losses come back, if the method follows from them. A batch may be skipped now and then."""
-        if self._passed is not None and self._passed.is_measured and not self._has_losses:
+        latest = self._waiting.latest
+        if latest is not None and latest.is_measured and not self._has_losses:
             remedy = (
-                "Pass the losses of every batch to sieve.reduce or sieve.expand, or choose a method with a fixed "
-                "share, such as infobatch.sieve.hardest(keep=0.5)."
+                "Pass the losses of every batch to sieve.reduce or sieve.expand before the next one, or choose a "
+                "method with a fixed share, such as infobatch.sieve.hardest(keep=0.5)."
             )
             expected = "the model's losses of the previous batch, which decide how many rows to keep"
             raise MisalignedError(message(expected, "none", remedy))
@@ -424,15 +440,11 @@ class Sieve:
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
-    def _take(self, losses: Tensor) -> Passed:
+    def _take(self, losses: Tensor, weight: Tensor | None) -> Passed:
         """Return what the losses belong to, and let a measured batch be observed, once."""
-        passed = self._passed
-        if passed is None:
-            raise MisalignedError(
-                message("a batch from the sieve before its losses", "none", "Call sieve(x, y) first.")
-            )
+        found = passed = self._waiting.find(weight)
         if not isinstance(losses, Tensor) or losses.shape != passed.weights.shape or not losses.is_floating_point():
-            expected = f"losses of shape {list(passed.weights.shape)}, one for each weight of the latest batch"
+            expected = f"losses of shape {list(passed.weights.shape)}, one for each weight of the batch"
             remedy = ONE_LOSS
             if isinstance(losses, Tensor) and losses.ndim > passed.weights.ndim:
                 remedy = "Reduce every dimension but the first: loss, score = infobatch.per_sample(losses, mask)."
@@ -449,7 +461,8 @@ class Sieve:
             assert passed.losses is not None
             ranked = torch.where(passed.losses.isfinite(), passed.losses, -torch.inf)
             self._amount.observe(ranked.argsort(descending=True), losses.detach())
-            self._passed = passed = passed.observed()
+            passed = passed.observed()
+        self._waiting.answer(found, found.observed())
         return passed
 
     def _check_choice(self, choice: Any, k: int) -> Choice:
