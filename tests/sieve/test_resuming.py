@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +17,7 @@ from sieved_training import BATCH, BESIDE, LOOKS, METHODS, STEPS, Training, crit
 from test_damaged_states import JUNK, changed, nested, places
 from torch import Tensor, nn
 
-from infobatch import MisalignedError, Sieve, StateError
+from infobatch import Sieve, StateError
 from infobatch.sieve import Own, Proxy, Reference, SieveMethod, adaptive, hardest, lot, random_rows, tokens
 from infobatch.testing import _flatten, assert_resumable, first_difference
 
@@ -263,8 +264,27 @@ def test_a_state_that_was_loaded_stays_as_it_is() -> None:
     assert first_difference(*map(_flatten, results)) is None
 
 
-def test_a_decision_for_another_batch_is_refused() -> None:
-    small = Small("ahead")
-    small.sieve.load_state_dict(Small("ahead").train(3))
-    with pytest.raises(MisalignedError, match="8 rows"):
-        next(small.sieve.ahead([x_and_y(5, 3)]))
+@pytest.mark.parametrize("count", [5, BATCH])
+def test_a_decision_for_another_batch_is_not_used(count: int) -> None:
+    small, uninterrupted = Small("ahead"), Small("ahead")
+    small.sieve.load_state_dict(uninterrupted.train(3))
+    batch = x_and_y(count, 77)
+    came, expected = (next(one.sieve.ahead([batch])) for one in (small, uninterrupted))
+    assert first_difference(*map(_flatten, (came, expected))) is None
+
+
+def test_a_state_saved_after_the_loop_was_left_knows_the_batch_that_comes() -> None:
+    left, inside = Small("ahead"), Small("ahead")
+    expected = inside.train(3)
+    left.train(3)
+    gc.collect()  # the generator is closed
+    assert first_difference(*map(_flatten, (left.sieve.state_dict(), expected))) is None
+    left.sieve(*x_and_y(BATCH, 50))
+    assert left.sieve.state_dict()["ahead"] is None  # the loop went on with another batch
+
+
+def test_a_measurement_of_some_rows_only_is_damaged() -> None:
+    state = Small("ahead").train(3)
+    assert state["ahead"]["rows"] is not None
+    with pytest.raises(StateError, match="the next batch"):
+        Small("ahead").sieve.load_state_dict(state | {"ahead": state["ahead"] | {"is_measured": True}})

@@ -45,27 +45,24 @@ def look_ahead(sieve: Sieve, loader: Iterable[Any], move: Callable[[Any], Any] |
 
 def _walk(sieve: Sieve, source: Any, move: Callable[[Any], Any]) -> Iterator[tuple[Any, ...]]:
     upcoming: tuple[Any, Passed, Any] | None = None
-    try:
-        while True:
-            sieve._check_answered()
-            try:
-                raw = next(source)
-            except StopIteration:
-                return
-            batch, passed, event = _look(sieve, move(raw)) if upcoming is None else upcoming
-            try:
-                following = source.peek()
-            except StopIteration:
-                upcoming = sieve._ahead = None
-            else:
-                upcoming = _look(sieve, move(following))
-                sieve._ahead = upcoming[1]
-            if event is not None:
-                _hand_over(passed, event)
-            yield sieve._deliver(batch, passed, are_parts=_are_parts(batch))
-    finally:
-        if upcoming is not None and sieve._ahead is upcoming[1]:  # not that of another loop
-            sieve._ahead = None
+    sieve._ahead = None
+    while True:
+        sieve._check_answered()
+        try:
+            raw = next(source)
+        except StopIteration:
+            return
+        batch, passed, event = _look(sieve, move(raw)) if upcoming is None else upcoming
+        try:
+            following = source.peek()
+        except StopIteration:
+            upcoming = sieve._ahead = None
+        else:
+            upcoming = _look(sieve, move(following))
+            sieve._ahead = upcoming[1], upcoming[0]  # it stays when the loop is left: a run may be saved after that
+        if event is not None:
+            _hand_over(passed, event)
+        yield sieve._deliver(batch, passed, are_parts=_are_parts(batch))
 
 
 def _are_parts(batch: Any) -> bool:

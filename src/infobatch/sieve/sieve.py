@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,7 +19,17 @@ from .cost import SieveSummary
 from .looks import Called, Look
 from .methods import adaptive
 from .passed import Passed, Waiting
-from .rows import check_losses, check_rows, check_valid, count_rows, device_of, select_column, select_rows, tensors_of
+from .rows import (
+    check_losses,
+    check_rows,
+    check_valid,
+    count_rows,
+    device_of,
+    mark_of,
+    select_column,
+    select_rows,
+    tensors_of,
+)
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
 from .sieve_state import FORMAT, REBUILD, check_fields, check_sieve_state, load_passed, save_passed
@@ -86,10 +97,10 @@ class Sieve:
         """Whether losses have ever come back."""
         self._is_look_checked = False
         """Whether the look has been checked against the model that trains."""
-        self._ahead: Passed | None = None
-        """What was decided about the batch that comes next, while the sieve looks one batch ahead."""
-        self._resumed: Passed | None = None
-        """The same, in the run that was saved."""
+        self._ahead: tuple[Passed, Any] | None = None
+        """What was decided about the batch that comes next, and this batch, where the sieve looks one batch ahead."""
+        self._resumed: tuple[Passed, int] | None = None
+        """The same in the run that was saved, with the mark of the batch."""
         self._stream: Any = None
         """The CUDA stream on which the sieve looks ahead."""
 
@@ -130,6 +141,7 @@ class Sieve:
         if not batch:
             raise InputError(message("a batch", "no argument", "Call sieve(x, y) or sieve(batch)."))
         self._check_answered()
+        self._ahead = None
         are_parts = len(batch) > 1
         whole = batch if are_parts else batch[0]
         return self._deliver(whole, self._examine(whole, are_parts=are_parts), are_parts=are_parts)
@@ -274,7 +286,7 @@ class Sieve:
             "not_finite": int(self._not_finite),
             "amount": self._amount.state_dict(),
             "look": {} if self.look is None else self.look.state_dict(),
-            "ahead": save_passed(self._resumed if self._ahead is None else self._ahead),
+            "ahead": save_passed(self._resumed if self._ahead is None else (self._ahead[0], mark_of(self._ahead[1]))),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -307,8 +319,19 @@ class Sieve:
 
     def _examine(self, batch: Any, *, are_parts: bool) -> Passed:
         """Look at a batch and decide what to pass on. After an error, nothing but a proxy has changed."""
-        if self._resumed is not None:
-            return self._resume(batch, are_parts)
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and mark_of(batch) == resumed[1]:
+            return resumed[0].to(device_of(batch))
+        amount = copy.copy(self._amount)
+        try:
+            passed = self._decide_on(batch, are_parts=are_parts)
+        except BaseException:
+            self._amount = amount
+            raise
+        self._step += 1
+        return passed
+
+    def _decide_on(self, batch: Any, *, are_parts: bool) -> Passed:
         device = device_of(batch)
         is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if is_capturing and not self._amount.is_constant:
@@ -333,21 +356,7 @@ class Sieve:
             raise InputError(message("a batch of at least one row", describe(batch), "Leave out an empty batch."))
         if losses is not None and self._select is None:
             check_rows(batch, size, are_parts=are_parts)
-        passed = self._decide(batch, size, losses, decision, device, is_capturing=is_capturing)
-        self._step += 1
-        return passed
-
-    def _resume(self, batch: Any, are_parts: bool) -> Passed:
-        """Return what was decided about this batch before the training was saved."""
-        passed, self._resumed = self._resumed, None
-        assert passed is not None
-        size = self._count(batch, are_parts)
-        if passed.size != size:
-            expected = f"the batch of {passed.size} rows that followed when the training was saved"
-            raise MisalignedError(
-                message(expected, f"one of {size}", "Resume the loader where it was; save inside the loop.")
-            )
-        return passed.to(device_of(batch))
+        return self._decide(batch, size, losses, decision, device, is_capturing=is_capturing)
 
     def _count(self, batch: Any, are_parts: bool) -> int:
         """Return the number of rows of a batch that was not looked at."""

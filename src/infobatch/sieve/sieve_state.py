@@ -50,22 +50,25 @@ def check_sieve_state(state: Any, method: str, seed: int) -> None:
 # ---- what was decided about the next batch ---------------------------------------------------------------------
 
 
-def save_passed(passed: Passed | None) -> dict[str, Any] | None:
-    """Return what was decided about a batch as plain values; None where nothing was."""
-    if passed is None:
+def save_passed(ahead: tuple[Passed, int] | None) -> dict[str, Any] | None:
+    """Return what was decided about a batch, and its mark, as plain values; None where nothing was decided."""
+    if ahead is None:
         return None
+    passed, mark = ahead
     tensors = {name: getattr(passed, name) for name in TENSORS}
     saved = {name: None if one is None else one.cpu().clone() for name, one in tensors.items()}
-    return {"size": passed.size, "is_measured": passed.is_measured, **saved}
+    return {"mark": mark, "size": passed.size, "is_measured": passed.is_measured, **saved}
 
 
-def load_passed(saved: Any) -> Passed | None:
-    """Return what ``save_passed`` saved."""
+def load_passed(saved: Any) -> tuple[Passed, int] | None:
+    """Return what ``save_passed`` was given."""
     if saved is None:
         return None
-    check_fields(saved, {"size", "is_measured", *TENSORS}, "a decision about the next batch", DAMAGED)
+    check_fields(saved, {"mark", "size", "is_measured", *TENSORS}, "a decision about the next batch", DAMAGED)
     size, rows, valid = saved["size"], saved["rows"], saved["valid"]
-    is_good = is_count(size, 1) and size <= LARGEST and isinstance(saved["is_measured"], bool)
+    is_good = is_count(size, 1) and size <= LARGEST and is_count(saved["mark"], 0) and saved["mark"] < 1 << 32
+    is_good = is_good and isinstance(saved["is_measured"], bool)
+    is_good = is_good and not (saved["is_measured"] and (rows is not None or valid is not None))
     is_good = is_good and (rows is None or _are_rows(rows, size)) and (valid is None or _is_mask(valid, size))
     if is_good:
         looked = (size,) if valid is None else tuple(valid.shape)
@@ -74,7 +77,7 @@ def load_passed(saved: Any) -> Passed | None:
         is_good = is_good and (not saved["is_measured"] if losses is None else _are_numbers(losses, looked))
     if not is_good:
         raise refuse("the rows of the next batch, their weights and losses", "values that do not agree", DAMAGED)
-    return Passed(**saved)
+    return Passed(**{name: value for name, value in saved.items() if name != "mark"}), saved["mark"]
 
 
 def _are_rows(rows: Any, size: int) -> bool:

@@ -17,6 +17,18 @@ Result = TypeVar("Result")
 
 
 @contextmanager
+def restoring(restore: Callable[[], None]) -> Iterator[None]:
+    """Call a function afterwards, and once more: an interrupt may have fallen into the first call."""
+    try:
+        try:
+            yield
+        finally:
+            restore()
+    finally:
+        restore()
+
+
+@contextmanager
 def undisturbed(net: nn.Module, device: torch.device) -> Iterator[None]:
     """Compute without gradients; afterwards all modes, buffers and random states are as they were.
 
@@ -33,7 +45,16 @@ def undisturbed(net: nn.Module, device: torch.device) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None and (module in synced or not isinstance(module, _BatchNorm))
     ]
-    try:
+
+    def restore() -> None:
+        for norm in norms:
+            norm.track_running_stats = True
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer
+        for module, is_training in modes:
+            module.training = is_training
+
+    with restoring(restore):
         for norm in norms:
             norm.track_running_stats = False  # then it neither reads nor writes its statistics, and nothing is copied
         for module, name, buffer in buffers:
@@ -42,13 +63,6 @@ def undisturbed(net: nn.Module, device: torch.device) -> Iterator[None]:
             module.training = False  # without statistics it still normalizes by its batch, but asks no other rank
         with torch.no_grad(), kept_random_state(device), uncached_autocast():
             yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
-        for module, name, buffer in buffers:
-            module._buffers[name] = buffer
-        for module, is_training in modes:
-            module.training = is_training
 
 
 @contextmanager
@@ -67,28 +81,28 @@ def kept_random_state(device: torch.device, seed: int | None = None) -> Iterator
         return
     on_cpu = torch.get_rng_state()
     on_gpu = torch.cuda.get_rng_state(device) if is_on_gpu else None
-    try:
+
+    def restore() -> None:
+        torch.set_rng_state(on_cpu)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
+    with restoring(restore):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         if seed is not None and is_on_gpu:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
-    finally:
-        torch.set_rng_state(on_cpu)
-        if on_gpu is not None:
-            torch.cuda.set_rng_state(on_gpu, device)
 
 
 @contextmanager
 def uncached_autocast() -> Iterator[None]:
     """Let autocast cast weights anew: up to torch 2.9, a step would reuse those cast here, which have no gradient."""
     is_enabled = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
+    with restoring(lambda: torch.set_autocast_cache_enabled(is_enabled)):
+        torch.set_autocast_cache_enabled(False)
         yield
-    finally:
-        torch.set_autocast_cache_enabled(is_enabled)
 
 
 def unwrap(net: nn.Module) -> nn.Module:
