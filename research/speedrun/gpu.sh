@@ -15,7 +15,7 @@
 # QUEUE, ALONE: other files than queue.txt and alone.txt. ALONE_MINUTES: for the runs alone.
 set -uo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-RUNS=${RUNS:-/tmp/speedrun} MINUTES=${MINUTES:-27} WORKERS=${WORKERS:-3} EXTRA=${EXTRA:-} PYTHON=${PYTHON:-python3}
+RUNS=${RUNS:-/tmp/speedrun} MINUTES=${MINUTES:-25} WORKERS=${WORKERS:-3} EXTRA=${EXTRA:-} PYTHON=${PYTHON:-python3}
 CODE=$RUNS/code/research/speedrun
 export PYTHONPATH=$RUNS/code/src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$RUNS/inductor}
 mkdir -p "$RUNS/pieces" "$RUNS/data" "$RUNS/log"
@@ -68,11 +68,13 @@ smoke() {
 alone() {
     cp "${ALONE:-$CODE/alone.txt}" "$RUNS/alone.txt"
     "$PYTHON" "$CODE/speedrun.py" $EXTRA --data "$RUNS/data" --jobs "$RUNS/alone.txt" --alone \
-        --records "$RUNS/alone.jsonl" --minutes "${ALONE_MINUTES:-6}" 2>&1 | tee -a "$RUNS/log/alone"
+        --records "$RUNS/alone.jsonl" --minutes "${ALONE_MINUTES:-6}" 2>&1 | tee -a "$RUNS/log/alone" ||
+        echo "not all runs alone were made: going on"
 }
 
 queue() {
     local index
+    if [ -n "$(running)" ]; then echo "they run already" && return 0; fi
     cp "${QUEUE:-$CODE/queue.txt}" "$RUNS/queue.txt"
     # With MPS the processes compute side by side instead of in turns.
     if [ "$WORKERS" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null && nvidia-cuda-mps-control -d; then
