@@ -140,8 +140,8 @@ class Pruned(Owner):
         epoch = self._epoch
         if loss.device != epoch.device:
             self.to(loss.device)
-        by_batch = self.method.score == "batch"
-        scores = choose_scores(loss, score, by_batch=by_batch) if by_batch or score is not None else loss
+        kind = self.method.score
+        scores = loss if kind == "loss" and score is None else choose_scores(loss, score, kind)
         compiling = torch.compiler.is_compiling()
         if indices is None:
             note = torch.compiler.disable(epoch.note) if compiling else epoch.note  # type: ignore[no-untyped-call]

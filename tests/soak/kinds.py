@@ -108,7 +108,7 @@ def shuffled_list(lot: random.Random, tally: Tally) -> None:
 def resume(lot: random.Random, tally: Tally) -> None:
     """Stop at random steps, load the state into a new object, go on with other loaders; compare with a twin."""
     world = worlds.draw(lot, workers=0.01, plain=True)
-    while world.method.score == "batch":
+    while world.method.score != "loss":
         world = worlds.draw(lot, workers=0.01, plain=True)
     tally.world = world.describe()
     losses = Known(lot.randint(0, 2**20), world.size, world.dtype, lot.choice([0.0, 0.0, 0.1]))

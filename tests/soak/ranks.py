@@ -224,7 +224,7 @@ class _Drawn:
 def ranks(lot: random.Random, tally: Tally) -> None:
     """One to three gloo ranks that stop inside an epoch and go on as another number of ranks, with other batches."""
     world = worlds.draw(lot, workers=0.0, plain=True)
-    while world.method.score == "batch" or world.loader == "plan" or world.size < 4:
+    while world.method.score != "loss" or world.loader == "plan" or world.size < 4:
         world = worlds.draw(lot, workers=0.0, plain=True)
     world = replace(world, epochs=min(world.epochs, 4), mode=lot.choice(["whole", "whole", "named"]))
     with contextlib.suppress(infobatch.InputError):

@@ -15,6 +15,16 @@ from .oracle import Batch, FaultError, Oracle, SeenPlan, check_step, is_finite, 
 from .worlds import World, values_of
 
 
+def recorded_of(losses: Tensor, kind: str) -> Tensor:
+    """What an update records of these losses."""
+    if kind == "loss":
+        return losses
+    if kind == "batch":
+        return losses.mean().expand_as(losses)
+    values = losses.double()
+    return torch.where(is_finite(values), values - values[is_finite(values)].mean(), values).float()
+
+
 class Losses(Protocol):
     """One loss per sample, and a confidence for the methods that ask for one."""
 
@@ -170,7 +180,7 @@ class Session:
         """Call update(), and tell the oracle how it ended."""
         train = self.train
         channels = {name: self.losses.channel(ids, self.oracle.epoch) for name in train.method.channels}
-        recorded = losses.mean().expand_as(losses) if train.method.score == "batch" else losses
+        recorded = recorded_of(losses, train.method.score)
         given = losses.clone().requires_grad_(self.lot.random() < 0.2)
         try:
             step = train.update(given, **channels) if indices is None else train.update(given, indices, **channels)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ..methods.method import Recorded
 from ..ranks.exchange import Ranks
 
 # The two marks that stand for a loss in the tables of the running epoch. Both are finite, so that a loss that is not
@@ -22,19 +23,35 @@ Where = range | Tensor
 """Samples of a slice: a range of positions in it, or indices."""
 
 
-def choose_scores(loss: Tensor, score: Tensor | None, *, by_batch: bool) -> Tensor:
-    """Return what an update records: the losses, or the scores given instead; ``by_batch`` the mean of either.
+def choose_scores(loss: Tensor, score: Tensor | None, kind: Recorded) -> Tensor:
+    """Return what an update records: the losses, or the scores given instead; ``kind`` says what becomes of either.
 
-    A NaN score beside a finite loss says that nothing is known of the sample, so it is marked like a skipped one. It
-    must not be recorded as NaN, which is counted as a loss that is not finite. Nothing here waits for the device.
+    A NaN score beside a finite loss says that nothing is known of the sample, so it is marked like a skipped one and
+    takes no part in a mean. It must not be recorded as NaN, which is counted as a loss that is not finite. Nothing here
+    waits for the device.
     """
     if score is None:
-        return loss.detach().mean().expand_as(loss) if by_batch else loss
+        if kind == "batch":
+            return loss.detach().mean().expand_as(loss)
+        return _subtract_mean(loss.detach()) if kind == "relative" else loss
     unknown = score.isnan().logical_and_(loss.isfinite())
     scores = score.detach().float()  # half precision cannot hold the mark
-    if by_batch:
+    if kind == "batch":
         scores = scores.masked_fill(unknown, 0.0).sum() / unknown.logical_not().sum()
+    elif kind == "relative":
+        scores = _subtract_mean(scores)
     return torch.where(unknown, SKIPPED, scores)
+
+
+def _subtract_mean(scores: Tensor) -> Tensor:
+    """Subtract the mean of the finite scores; the others stay as they are, to be counted as not finite.
+
+    In double precision, in which the mean of equal scores is that score: rounded, it could be above all of them.
+    """
+    scores = scores.double()
+    finite = scores.abs() < TOO_LARGE
+    mean = scores.where(finite, 0.0).sum() / finite.sum()
+    return torch.where(finite, scores - mean, scores).float()
 
 
 class Slice(ABC):

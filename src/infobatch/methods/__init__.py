@@ -4,7 +4,7 @@
 >>> infobatch.methods.infobatch(ratio=0.5, delta=0.875)
 infobatch(ratio=0.5, delta=0.875)
 >>> len(infobatch.methods.METHODS)
-20
+21
 
 To add one, write a function that returns a ``Method`` and decorate it with ``@register(Card(...))``; see
 ``methods/rules/`` for examples.

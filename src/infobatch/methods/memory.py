@@ -77,6 +77,16 @@ def _chosen(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
     return {"chosen": chosen.float()}
 
 
+def visits() -> Memory:
+    """In how many plans each sample was."""
+    return Memory({"visits": 0.0}, on_plan=_count_visits)
+
+
+def _count_visits(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
+    del chosen
+    return {"visits": columns["visits"] + planned}
+
+
 def held() -> Memory:
     """Which samples were in the last plan or have been observed since; the others wait for ``Pruned.hidden``."""
     return Memory({"held": 1.0}, on_plan=_held)

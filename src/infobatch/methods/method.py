@@ -22,6 +22,8 @@ from ..plan import full as full_plan
 from .memory import Memory
 
 Arguments = ParamSpec("Arguments")
+Recorded = Literal["loss", "batch", "relative"]
+"""What an update records of each sample: its loss, the mean loss of its batch, or its loss minus that mean."""
 
 
 # ---- schedules: when to prune --------------------------------------------------------------------------------------
@@ -152,8 +154,8 @@ class Method:
     """Whether it prunes without any score, and so in the first epoch, too."""
     observes_hidden: bool = False
     """Whether it needs the losses of the pruned samples after each epoch; see ``Pruned.hidden``."""
-    score: Literal["loss", "batch"] = "loss"
-    """What an update records: the loss of each sample, or the mean loss of its batch."""
+    score: Recorded = "loss"
+    """What an update records: the loss of each sample, the mean loss of its batch, or the loss minus that mean."""
     around: tuple[partial[Plan], ...] = ()
     """Applied to every pruned plan, (scores view, plan, generator) -> Plan: first weights, then guards."""
     size: int | None = None

@@ -199,8 +199,8 @@ def _keep_both_sides(view: ScoresView, plan: Plan, generator: torch.Generator, *
     """
     known, pruned = ~torch.isnan(view.scores), plan.table == 0
     outside = plan.size - plan.kept
-    if not outside:
-        return plan
+    if not outside:  # nothing to make up for, whatever weights the rule gave
+        return Plan(plan.epoch, plan.indices, plan.table.new_ones(1).expand(plan.size))
     inside = ~pruned if bool((pruned & ~known).any()) else ~pruned & known
     count = int(torch.count_nonzero(inside))
     guests = max(1, min(round(floor * outside), plan.kept // 2))

@@ -162,7 +162,7 @@ def band(keep: float = 0.5, *, skip: float = 0.1) -> SieveMethod:
 def below_mean(keep: float = 0.7, *, floor: float = 0.25) -> SieveMethod:
     """Keep the rows at or above the mean loss, and a random sample of those below, as many as ``keep`` leaves room for.
 
-    RePB compares with the mean of the batch, too, but decides with it about the next epoch.
+    ``infobatch.methods.repb`` compares with the mean of the batch, too, but decides with it about the next epoch.
 
     Args:
         keep: The share of a batch to pass on.

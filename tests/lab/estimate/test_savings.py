@@ -51,7 +51,7 @@ def table(epochs: int, samples: int, seed: int = 0) -> Tensor:
 # ---- against the real thing ------------------------------------------------------------------------------------
 
 
-WANT_MORE = ("dynamic_uncertainty", "kakurenbo", "ies", "rcap", "bls")
+WANT_MORE = ("dynamic_uncertainty", "kakurenbo", "ies", "rcap", "bls", "repb")
 FROM_LOSSES = [name for name in METHODS if name not in WANT_MORE]
 
 

@@ -13,7 +13,7 @@ from .ies import ies
 from .order_dp import order_dp
 from .rcap import rcap
 from .eswp import eswp
-from .bls import bls
+from .by_batch import bls, repb
 from .fixed import static
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "random",
     "random_star",
     "rcap",
+    "repb",
     "rising",
     "rs2",
     "saving",

@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ...plan import Plan
 from ..arguments import check_ratio
 from ..cuts import ByCuts, Cut, Stats, nonempty
 from ..draws import budget, highest, plan_of
-from ..memory import Columns, Memory
+from ..memory import visits
 from ..method import DRAW, RANK, Card, Method, Moment, ScoresView, published, register, until
 from .infobatch import annealed_method
 
@@ -102,16 +101,10 @@ def rs2(ratio: float = 0.3) -> Method:
     rs2(ratio=0.3)
     """
     ratio = check_ratio(ratio)
-    visits = Memory({"visits": 0.0}, on_plan=_count_visits)
     policy = partial(keep_least_visited, ratio=ratio)
-    return published("rs2", {"ratio": ratio}, policy, until(1.0), visits, prunes_first=True)
+    return published("rs2", {"ratio": ratio}, policy, until(1.0), visits(), prunes_first=True)
 
 
 def keep_least_visited(view: ScoresView, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
     kept = highest(-view.memory["visits"], budget(view.size, ratio), generator)
     return plan_of(kept, moment.epoch, generator)
-
-
-def _count_visits(columns: Columns, planned: Tensor, chosen: Tensor) -> Columns:
-    del chosen
-    return {"visits": columns["visits"] + planned}
