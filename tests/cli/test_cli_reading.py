@@ -137,8 +137,8 @@ def test_estimate_says_which_methods_it_left_out(say: Any, place: Path) -> None:
     tried = {one["method"].partition("(")[0] for one in told["methods"]}
     assert sorted([*tried, *told["left_out"]]) == sorted(methods.METHODS)
     (line,) = (text for text in say("estimate", "losses.npy")[1].splitlines() if text.startswith("Left out: "))
-    more = "dynamic_uncertainty, kakurenbo, ies, rcap, repb (needs more than losses)"
-    more += "; bls (scores depend on how samples were batched)"
+    more = "dynamic_uncertainty, kakurenbo, ies, rcap (needs more than losses)"
+    more += "; bls, repb (scores depend on how samples were batched)"
     assert line == f"Left out: saving (the run is too short); {more}."
     assert "Left out" not in say("estimate", "losses.npy", "--epochs", "20", "--methods", "full")[1]
     assert json.loads(say("estimate", "losses.npy", "--methods", "full", "--json")[1])["left_out"] == {}

@@ -153,7 +153,7 @@ def untried_methods(num_epochs: int) -> dict[str, str]:
     for name in METHODS:
         method = parse_method(name)
         if not needs_losses_only(method):
-            why[name] = BATCHED if method.score == "batch" else "needs more than losses"
+            why[name] = BATCHED if method.score != "loss" else "needs more than losses"
         elif not _is_long_enough(method, num_epochs):
             why[name] = "the run is too short"
     return why
@@ -164,7 +164,7 @@ def _check_method(given: str | Method, num_epochs: int, size: int) -> Method:
     method = parse_method(given) if isinstance(given, str) else given
     if not needs_losses_only(method, size):
         remedy = "A log of losses holds no labels or other data."
-        if method.score == "batch":
+        if method.score != "loss":
             remedy = f"Its {BATCHED}, and a log does not say which samples shared a batch."
         raise InputError(message("a method that needs only losses", repr(method), remedy))
     method.check_epochs(num_epochs, method.schedule)
