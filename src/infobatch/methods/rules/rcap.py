@@ -15,9 +15,11 @@ from ..draws import apportion, budget, first_of_each, gumbel_noise, plan_of, sum
 from ..method import SORT, Card, Method, Moment, ScoresView, published, register, until
 
 
-@register(Card("RCAP (DataCull)", "low losses, by class", SORT, "all 1", "losses, labels"))
+@register(Card("RCAP, UAI 2025", "low losses, by class", SORT, "all 1", "losses, labels"))
 def rcap(labels: Tensor, ratio: float = 0.3, *, temperature: float = 1.0) -> Method:
     """Draw from each class c a budget ~ sqrt(L_c * n_c / N), with chances ~ softmax(l / b), losses clipped to log K.
+
+    L_c is the mean clipped loss of the class. The authors' code has another quantity there: see the card.
 
     Args:
         labels: The class of each sample.
