@@ -22,7 +22,7 @@ from ...errors import InputError, message
 from ...loader import DataLoader
 from ...plan import generator_for
 from ..tasks.task import Arrays, Task, check_labels
-from .settings import Settings
+from .settings import CropPadding, Settings
 
 TEST_BATCH = 1000
 FEW = 64
@@ -57,7 +57,7 @@ class Preprocess:
     """Crop, flip and normalise a batch of byte images on the device; other inputs pass unchanged."""
 
     def __init__(self, task: Task, settings: Settings, device: torch.device) -> None:
-        self.pad = task.pad
+        self.pad, self.padding = task.pad, settings.crop_padding
         self.channels_last = settings.channels_last
         self.mean = torch.tensor(task.mean or 0.0, device=device).reshape(-1, 1, 1) * 255
         self.scale = 1 / (torch.tensor(task.std or 1.0, device=device).reshape(-1, 1, 1) * 255)
@@ -66,13 +66,23 @@ class Preprocess:
         if not isinstance(inputs, Tensor) or inputs.dtype != torch.uint8:
             return inputs
         if draws is not None:
-            inputs = crop_and_flip(inputs, draws, self.pad)
+            inputs = crop_and_flip(inputs, draws, self.pad, self.padding)
         x = (inputs.float() - self.mean) * self.scale
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
 
-def crop_and_flip(images: Tensor, draws: Draws, pad: int) -> Tensor:
-    """Crop and flip images with one gather; crops may reach ``pad`` pixels of zeros beyond the edge."""
+def crop_and_flip(images: Tensor, draws: Draws, pad: int, padding: CropPadding = "zeros") -> Tensor:
+    """Crop and flip images with one gather; crops may reach ``pad`` pixels beyond the edge.
+
+    Args:
+        images: Images [N, C, H, W].
+        draws: The crop and the flip of each.
+        pad: How far crops may reach.
+        padding: What they find there: zeros, or the image reflected at its outermost pixels.
+
+    Raises:
+        InputError: If an image is too small to be reflected that far.
+    """
     if draws.shifts is None and draws.flips is None:
         return images
     count, _, height, width = images.shape
@@ -81,10 +91,21 @@ def crop_and_flip(images: Tensor, draws: Draws, pad: int) -> Tensor:
     if draws.flips is not None:
         columns = torch.where(draws.flips[:, None], width - 1 - columns, columns)
     if draws.shifts is not None:
-        images = F.pad(images, (pad, pad, pad, pad))
         rows, columns = rows + draws.shifts[:, :1], columns + draws.shifts[:, 1:]
+        if padding == "zeros":
+            images = F.pad(images, (pad, pad, pad, pad))
+        else:  # torch's reflection takes no bytes on a CPU
+            rows, columns = _reflect(rows - pad, height, pad), _reflect(columns - pad, width, pad)
     image = torch.arange(count, device=images.device)[:, None, None]
     return images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _reflect(places: Tensor, size: int, pad: int) -> Tensor:
+    """Return the pixels that are as far inside the edge as ``places`` are outside."""
+    if pad >= size:
+        expected = f"images of more than {pad} pixels, to reflect {pad} at each edge"
+        raise InputError(message(expected, f"a side of {size}", "Leave crop_padding=reflect out, or pad less."))
+    return size - 1 - (size - 1 - places.abs()).abs()
 
 
 @dataclass(frozen=True, eq=False)

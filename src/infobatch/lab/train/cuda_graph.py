@@ -121,7 +121,10 @@ def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def can_capture(task: Task, settings: Settings, device: torch.device) -> bool:
-    """True if a step can be a CUDA graph: data and learning rate on the device, at least one full batch, no sieve."""
+    """True if a step can be a CUDA graph: data and learning rate on the device, at least one full batch, no sieve.
+
+    Momentum stays on the CPU: torch's fused optimizers take it as a number, so a captured step could not follow it.
+    """
     return (
         device.type == "cuda"
         and settings.graph
@@ -130,4 +133,5 @@ def can_capture(task: Task, settings: Settings, device: torch.device) -> bool:
         and size_of(task.train) >= settings.batch_size
         and settings.amp != "fp16"
         and settings.optimizer in IN_A_GRAPH
+        and not settings.cycle_momentum
     )

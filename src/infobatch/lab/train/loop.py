@@ -33,7 +33,14 @@ from .batches import TEST_BATCH, Batch, Draws, Preprocess, draw_augmentations, i
 from .clock import Clock
 from .cuda_graph import CapturedStep, can_capture, cudnn_benchmark
 from .method_text import parse_sieve
-from .optimizers import epoch_rates, make_optimizer, rate_table, set_learning_rate
+from .optimizers import (
+    epoch_rates,
+    make_optimizer,
+    momentum_table,
+    rate_table,
+    set_learning_rate,
+    set_momentum,
+)
 from .settings import Compensate, Settings, find_device
 from .sieving import BatchSieve
 from .static import Choice, prepare
@@ -161,6 +168,7 @@ class Training:
         self.forward: Callable[[Any], Any] = torch.compile(self.model) if settings.compile else self.model
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
         self.rates = rate_table(settings, self.total_steps)
+        self.momenta = momentum_table(settings, self.total_steps)
         self.feed = make_feed(task, self.train_data, settings, self.device)
         self.preprocess = Preprocess(task, settings, self.device)
         self.sieve: BatchSieve | None = None
@@ -254,6 +262,7 @@ class Training:
             batches = self._captured_step.last_batch(plan, draws, len(rates))
         else:
             batches = self.feed.epoch(draws, self._epoch_samples)
+        momenta = epoch_rates(self.momenta, plan, len(rates), batch_size, self.full_steps) if self.momenta else []
         for at in range(first, len(rates)):
             if self.captured and (at + 1) * batch_size <= plan.kept:
                 self._captured_step.graph.replay()
@@ -261,6 +270,8 @@ class Training:
             else:
                 batch = next(batches)
                 set_learning_rate(self.optimizer, rates[at])
+                if momenta:
+                    set_momentum(self.optimizer, momenta[at])
                 count = len(batch.labels)
                 # For a short batch cuDNN's benchmark is off: it would spend seconds on each new size.
                 with nullcontext() if count == batch_size else cudnn_benchmark(False):

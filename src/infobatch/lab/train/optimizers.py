@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules by name, and the learning rate of each step of a run."""
+"""Optimizers and learning-rate schedules by name, and the learning rate and momentum of each step of a run."""
 
 from __future__ import annotations
 
@@ -88,13 +88,11 @@ def make_optimizer(model: nn.Module, settings: Settings, *, captured: bool = Fal
 
 
 def make_scheduler(optimizer: Optimizer, settings: Settings, total_steps: int) -> LRScheduler:
-    """Build the scheduler that the settings name, for ``total_steps`` steps on full data.
-
-    With OneCycle the momentum does not cycle: a captured step could not follow it.
-    """
+    """Build the scheduler that the settings name, for ``total_steps`` steps on full data."""
     if settings.schedule == "onecycle":
         warmup = max(settings.warmup, 1e-9)
-        return OneCycleLR(optimizer, settings.lr, total_steps, pct_start=warmup, cycle_momentum=False)
+        cycle = settings.cycle_momentum
+        return OneCycleLR(optimizer, settings.lr, total_steps, pct_start=warmup, cycle_momentum=cycle)
     if settings.schedule == "cosine":
         return CosineAnnealingLR(optimizer, total_steps)
     if settings.schedule == "step":
@@ -109,25 +107,34 @@ def _one(step: int) -> float:
 
 def rate_table(settings: Settings, total_steps: int) -> list[float]:
     """Compute the learning rate of each step of a run on full data, with torch's own scheduler."""
+    return _schedule_table(settings, total_steps, "lr")
+
+
+def momentum_table(settings: Settings, total_steps: int) -> list[float]:
+    """Compute the momentum of each step of a run on full data, with torch's own scheduler; empty if it is constant."""
+    return _schedule_table(settings, total_steps, "momentum") if settings.cycle_momentum else []
+
+
+def _schedule_table(settings: Settings, total_steps: int, name: str) -> list[float]:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=settings.lr)
     scheduler = make_scheduler(optimizer, settings, total_steps)
-    rates = []
+    values = []
     for _ in range(total_steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        values.append(float(optimizer.param_groups[0][name]))
         optimizer.step()
-        if len(rates) < total_steps:
+        if len(values) < total_steps:
             scheduler.step()
-    return rates
+    return values
 
 
 def epoch_rates(table: list[float], plan: Plan, steps: int, batch_size: int, full_steps: int) -> list[float]:
-    """Compute the learning rates of an epoch's first steps, as ``infobatch.pace`` would set them.
+    """Compute the learning rates (or momenta) of an epoch's first steps, as ``infobatch.pace`` would set them.
 
     Each step has the rate of the point that its data would have reached in an epoch on full data. They are known in
     advance because a captured step reads them from the device.
 
     Args:
-        table: The rates of a run on full data.
+        table: The rates (or momenta) of a run on full data.
         plan: The plan of the epoch.
         steps: How many steps the epoch takes.
         batch_size: Samples per step.
@@ -148,3 +155,18 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def set_momentum(optimizer: Optimizer, momentum: float) -> None:
+    """Set the momentum of all parameter groups, or the first beta where there are betas, as torch's OneCycleLR does.
+
+    >>> optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    >>> set_momentum(optimizer, 0.85)
+    >>> optimizer.param_groups[0]["betas"]
+    (0.85, 0.999)
+    """
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = (momentum, *group["betas"][1:])
+        else:
+            group["momentum"] = momentum

@@ -21,6 +21,7 @@ Compensate = Literal["none", "loss"]
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
 Amp = Literal["none", "bf16", "fp16"]
 FeedChoice = Literal["auto", "resident", "loader"]
+CropPadding = Literal["zeros", "reflect"]
 
 WHOLE_LAST = "whole_last"
 """The mark of older pruned runs in which a short last batch of an epoch counted as much as a full one."""
@@ -72,10 +73,14 @@ class Settings:
     """OneCycle: the share of the run during which the learning rate rises."""
     milestones: tuple[float, ...] = (0.3, 0.6, 0.8)
     """Step: the shares of the run after which the learning rate drops to a fifth."""
+    cycle_momentum: bool = False
+    """OneCycle: let the momentum, or the first beta, go from 0.95 to 0.85 and back, as by default in torch."""
     label_smoothing: float = 0.0
     """Label smoothing of the training loss; tests use none."""
     augment: bool = True
     """Random crops and flips, if the task defines them."""
+    crop_padding: CropPadding = "zeros"
+    """What random crops find beyond the edge of an image: black, or the image reflected."""
     amp: Amp = "none"
     """Automatic mixed precision; fp16 uses a gradient scaler."""
     channels_last: bool = False
@@ -193,7 +198,8 @@ class Settings:
     def resumes(self, other: dict[str, Any]) -> bool:
         """True if a run with the settings of a record or checkpoint may be continued with these."""
         mine = self.plain()
-        return other.keys() == mine.keys() and all(mine[key] == other[key] for key in mine if key not in HARDWARE)
+        known = {**Settings().plain(), **other}  # a setting newer than the checkpoint had no effect then
+        return known.keys() == mine.keys() and all(mine[key] == known[key] for key in mine if key not in HARDWARE)
 
 
 HARDWARE = ("data", "feed", "graph", "workers", "device", "threads", "compile")
@@ -241,6 +247,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "amp": get_args(Amp),
     "feed": get_args(FeedChoice),
+    "crop_padding": get_args(CropPadding),
 }
 LARGEST = 1_000_000_000
 _LARGEST = {"seed": 2**63 - 1, "threads": 1024, "workers": 1024}
@@ -266,6 +273,9 @@ def _check(settings: Settings) -> None:
     for share in settings.milestones:
         if not is_number(share) or not 0 <= share <= 1:
             raise InputError(message("milestones in [0, 1]", repr(share), "They are shares of the run."))
+    if settings.cycle_momentum and settings.schedule != "onecycle":
+        remedy = "Other schedules leave the momentum as it is: leave cycle_momentum out."
+        raise InputError(message("schedule onecycle with cycle_momentum", repr(settings.schedule), remedy))
     if settings.nesterov and settings.optimizer == "sgd" and not settings.momentum:
         raise InputError(message("a momentum above 0 with nesterov", repr(settings.momentum), "0.9 is common."))
     check_method(settings.method)
