@@ -152,7 +152,7 @@ def study(seeds: int = 5, **changes: Any) -> list[Run]:
 def spoiled(value: Any, text: str) -> Any:
     """The same facts with every text replaced, but for those that the reader itself goes by."""
     if isinstance(value, dict):
-        own = ("kind", "bytes", "method", "compensate", "schedule", "amp", "feed", "optimizer", "ideas")
+        own = ("kind", "bytes", "method", "compensate", "schedule", "amp", "feed", "crop_padding", "optimizer", "ideas")
         return {key: inner if key in own else spoiled(inner, text) for key, inner in value.items()}
     if isinstance(value, list):
         return [spoiled(inner, text) for inner in value]

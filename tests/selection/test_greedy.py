@@ -401,3 +401,14 @@ def test_nothing_is_as_large_as_all_pairs(name: str) -> None:
     with Largest() as seen:
         SELECTORS[name](evidence, 0.05)
     assert seen.most < size * size * 0.6
+
+
+@pytest.mark.parametrize("name", ["k_center", "contextual_diversity"])
+def test_no_distance_is_kept_for_each_pick_and_sample(name: str) -> None:
+    """The nearest pick so far is enough. With most samples picked, distances to every pick are as many as pairs."""
+    size = 2500
+    lot = torch.Generator().manual_seed(0)
+    features, logits = torch.randn(size, 6, generator=lot), torch.randn(size, 3, generator=lot)
+    with Largest() as seen:
+        SELECTORS[name](Evidence(size, features=features, logits=logits), 0.9)
+    assert seen.most < 0.5 * size * size

@@ -29,6 +29,31 @@ def test_uncertainty_is_over_probabilities_of_the_classes() -> None:
         assert list(choose(evidence, 0.5)) == [0, 2]  # the least sure are kept
 
 
+def least_sure(name: str, row: list[float]) -> float:
+    """By hand, from the probabilities: more is less sure."""
+    second, first = sorted(row)[-2:]
+    return {
+        "least_confidence": 1 - first,
+        "margin": second - first,
+        "entropy": -sum(p * math.log(p) for p in row if p),
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["least_confidence", "margin", "entropy"])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_the_least_sure_are_kept_overall_and_by_class(name: str, balanced: bool) -> None:
+    """Common code keeps the surest if classes are not balanced, and the largest logits instead of probabilities."""
+    lot = torch.Generator().manual_seed(4)
+    logits = 2 * torch.randn(60, 4, generator=lot, dtype=torch.float64)
+    logits += 5 * torch.randn(60, 1, generator=lot, dtype=torch.float64)  # which no probability depends on
+    labels = torch.arange(60) % 3
+    doubt = [least_sure(name, row) for row in logits.softmax(1).tolist()]
+    groups = [[i for i in range(60) if i % 3 == label] for label in range(3)] if balanced else [list(range(60))]
+    expected = [i for group in groups for i in sorted(group, key=lambda i: -doubt[i])[: len(group) * 3 // 10]]
+    chosen = selection.SELECTORS[name](Evidence(60, logits=logits, labels=labels), 0.3, balanced=balanced)
+    assert list(chosen) == sorted(expected)
+
+
 def test_margins_of_logits_would_choose_another() -> None:
     evidence = Evidence(2, logits=torch.tensor([[1.0, 0.0, -10.0], [1.1, 0.0, 0.0]]))
     assert list(selection.margin(evidence, 0.5)) == [1]
