@@ -99,6 +99,15 @@ def test_the_drops_of_table_1_that_do_not_follow_are_noted() -> None:
         assert round(full - own, 1) == right != printed
 
 
+def test_numbers_in_names_of_static_methods_are_runs() -> None:
+    found = {cell.name.partition(",")[0]: set() for cell in load("table1").cells}
+    for cell in load("table1").cells:
+        static = parse_static(cell.settings.method) if cell.settings else None
+        found[cell.name.partition(",")[0]].add(static.runs if static else 0)
+    runs = {name: each for name, each in found.items() if each != {0}}
+    assert runs == {"EL2N-2": {2}, "EL2N-20": {20}, "GraNd-4": {4}}
+
+
 def saved_by(method: str, epochs: int) -> float:
     """Percent, from plans drawn on scores that mean nothing."""
     book = ScoreTable(1000)

@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from small_task import QUICK, facts, made
+from torch.utils.data import TensorDataset
 
+from infobatch import selection
 from infobatch.errors import InputError
 from infobatch.lab.runs import facts as run_facts
+from infobatch.lab.tasks.nets import make_net
 from infobatch.lab.tasks.task import Arrays
 from infobatch.lab.train import loop, static
 from infobatch.lab.train.settings import Settings
@@ -98,6 +102,24 @@ def test_a_static_method_pays_for_its_proxy_and_is_told_of_all_data() -> None:
             assert (each["loss"] is None) == (each["kept"] == 0)
         assert sum(each["kept"] for each in told[-2]["most"]) == end["samples"]
     assert facts(task)[-1]["seconds"]["selection"] == 0
+
+
+@pytest.mark.parametrize(("text", "runs"), [("", 3), (",runs=1", 1), (",runs=5", 5)])
+def test_scores_of_a_static_method_are_averaged_over_its_runs(text: str, runs: int) -> None:
+    """Against the proxy trained by hand: the samples of the largest mean error."""
+    task = made()
+    assert isinstance(task.train, Arrays)
+    cpu = torch.device("cpu")
+    static.prepare(Settings(method="static.el2n:runs=2"), task, cpu)  # whose proxies are no use to the next
+    prepared = static.prepare(Settings(method=f"static.el2n:share=0.4{text}"), task, cpu)
+    data = TensorDataset((task.train.inputs.float() / 255 - 0.3) / 0.2, task.train.labels)
+    given = {name: value for name, value in static.PROXY.items() if name not in ("model", "runs")}
+    evidence = selection.gather(lambda: make_net("mlp", (1, 6, 6), 3), data, runs=runs, **given)
+    assert evidence.error_norms is not None
+    assert evidence.error_norms.shape == (runs, 150)
+    assert prepared.choice is not None
+    hardest = evidence.error_norms.mean(0).topk(60).indices.sort().values
+    assert torch.equal(prepared.choice.indices, hardest)
 
 
 def test_a_run_can_be_made_again_from_its_record() -> None:

@@ -52,6 +52,8 @@ from infobatch.lab.train.settings import Settings
         ({"method": "infobatch:ratio="}, "KEY=VALUE"),
         ({"method": "infobatch:ratio=0.3,ratio=0.6"}, "each setting of infobatch once"),
         ({"method": "static.el2n:"}, "settings after the colon"),
+        ({"method": "static.el2n:runs=0"}, "runs of static.el2n"),
+        ({"method": "static.craig:runs=2"}, "settings of static.craig"),  # its evidence is of one run
     ],
     ids=str,
 )

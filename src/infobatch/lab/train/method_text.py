@@ -25,6 +25,8 @@ VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
 """Settings that every method accepts: each wraps the method in a variation of it."""
 STATIC = "static."
 """What the name of a static method starts with."""
+PER_RUN = frozenset({"error_norms", "grad_norms"})
+"""Evidence that each run of a proxy adds to; static methods that need it accept ``runs``."""
 SIEVE = "sieve."
 """What the name of a method starts with that chooses inside the batch."""
 LOOKS = ("proxy", "own")
@@ -114,6 +116,8 @@ class Static:
     name: str
     settings: dict[str, Any]
     then: str
+    runs: int = 0
+    """Proxies whose scores are averaged; 0 for as many as by default."""
 
 
 def parse_static(text: str) -> Static | None:
@@ -123,7 +127,9 @@ def parse_static(text: str) -> Static | None:
         InputError: If the selector or one of its settings is unknown or has the wrong type.
 
     >>> parse_static("static.el2n:share=0.7,then=infobatch")
-    Static(name='el2n', settings={'share': 0.7}, then='infobatch')
+    Static(name='el2n', settings={'share': 0.7}, then='infobatch', runs=0)
+    >>> parse_static("static.el2n:runs=20").runs
+    20
     """
     name, settings_text = _split(text)
     if not name.startswith(STATIC):
@@ -135,12 +141,15 @@ def parse_static(text: str) -> Static | None:
     own = {
         key: entry.default for key, entry in parameters.items() if _is_number_or_text(entry.default) and key != "seed"
     }
-    given = {"share": 0.7, **_parse_settings(STATIC + name, settings_text, {**own, "share": 0.7}, {"then": ""})}
-    then = given.pop("then", "")
+    shared: dict[str, Any] = {"then": ""} | ({"runs": 20} if PER_RUN.intersection(SELECTORS[name].needs) else {})
+    given = {"share": 0.7, **_parse_settings(STATIC + name, settings_text, {**own, "share": 0.7}, shared)}
+    then, runs = given.pop("then", ""), given.pop("runs", None)
+    if runs is not None:
+        check_count(f"runs of {STATIC}{name}", runs, 1, "Leave it out for the default.")
     if then:
         parse_method(then)
     budget.count_kept(1000, given["share"])
-    return Static(name, given, then)
+    return Static(name, given, then, runs or 0)
 
 
 @dataclass(frozen=True)

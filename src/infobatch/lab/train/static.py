@@ -25,7 +25,7 @@ from .method_text import parse_method, parse_sieve, parse_static
 from .settings import Settings
 
 PROXY: dict[str, Any] = {"model": "mlp", "epochs": 10, "runs": 3, "early": 4, "batch_size": 128, "lr": 0.05}
-"""The settings of every proxy: small, quick, and the same for all selectors."""
+"""The settings of every proxy: small, quick, and the same for all selectors; a method may name other ``runs``."""
 
 _cache: dict[str, Any] = {}
 """The most recent evidence and what it was gathered from; only one, since features are large."""
@@ -51,16 +51,17 @@ class Prepared:
     """What proxy and selector cost, also if the proxy came from the cache."""
 
 
-def gather_evidence(task: Task, seed: int, device: torch.device) -> tuple[Evidence, float]:
-    """Train a proxy on the task's training samples; return its evidence and the seconds that took."""
+def gather_evidence(task: Task, seed: int, device: torch.device, runs: int = 0) -> tuple[Evidence, float]:
+    """Train a proxy on the task's training samples, ``runs`` times; return its evidence and the seconds that took."""
     assert isinstance(task.train, Arrays)
-    source = {"train": task.train, "seed": seed, "device": device}
+    runs = runs or PROXY["runs"]
+    source = {"train": task.train, "seed": seed, "device": device, "runs": runs}
     if not all(_cache.get(name) == value for name, value in source.items()):  # Arrays compare by identity
         _cache.clear()
         start = perf_counter()
         inputs = _normalised(task, task.train.inputs)
         make_proxy = partial(make_net, PROXY["model"], tuple(inputs.shape[1:]), len(task.classes))
-        settings = {name: value for name, value in PROXY.items() if name != "model"}
+        settings = {**{name: value for name, value in PROXY.items() if name != "model"}, "runs": runs}
         data = TensorDataset(inputs, task.train.labels)
         evidence = selection.gather(make_proxy, data, seed=seed, device=device, **settings)
         _cache.update(source, evidence=evidence, seconds=perf_counter() - start)
@@ -92,7 +93,7 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         raise InputError(message(expected, task.name, "infobatch.selection works with any data set."))
     seconds = 0.0
     if choice is None:
-        evidence, seconds = gather_evidence(task, settings.seed, device)
+        evidence, seconds = gather_evidence(task, settings.seed, device, static.runs)
         start = perf_counter()
         chosen = selection.SELECTORS[static.name](evidence, seed=settings.seed, **static.settings)
         choice = Choice(chosen.indices, chosen.weights)
