@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("epoch/slice",),
     ("state_checks",),
     ("epoch/scores",),
-    ("attribution/queue", "ranks/meeting", "ranks/shard_plan", "epoch/hidden", "epoch/advice"),
+    ("attribution/queue", "ranks/shard_plan", "epoch/hidden", "epoch/advice"),
     ("attribution/counted", "ranks/shards", "epoch/turn"),
     ("epoch/running",),
     ("state",),

@@ -2,76 +2,103 @@
 
 from __future__ import annotations
 
-import time
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
-from infobatch.ranks import meeting
-from infobatch.ranks.exchange import Ranks
-from infobatch.ranks.meeting import Meeting
-
-PATIENCE = 0.5
+from infobatch.ranks import exchange
+from infobatch.ranks.exchange import Meeting, Ranks
 
 
-@pytest.fixture(autouse=True)
+class Store(dist.HashStore):
+    """A store that says when a rank begins to wait, and counts those that waited in vain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.in_vain = 0
+
+    def wait(self, keys: Sequence[str], patience: timedelta) -> None:
+        self.begun.set()
+        try:
+            super().wait(keys, patience)
+        except RuntimeError:
+            self.in_vain += 1
+            raise
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "PATIENCE", PATIENCE)
+    """For ranks that are alone; all others wait for as long as it takes."""
+    monkeypatch.setattr(exchange, "PATIENCE", 0.2)
 
 
-def make(world: int) -> list[Meeting]:
-    store = dist.HashStore()
-    return [Meeting(Ranks(rank, world), store) for rank in range(world)]
+def make(world: int) -> tuple[Store, list[Meeting]]:
+    store = Store()
+    return store, [Meeting(Ranks(rank, world), store) for rank in range(world)]
 
 
-def come(ranks: list[Meeting], point: str, late: float = 0.0) -> list[bool]:
-    """Let all of these ranks come to a point, the last of them ``late`` seconds after the others."""
-
-    def one(rank: Meeting) -> bool:
-        if late and rank is ranks[-1]:
-            time.sleep(late)
-        return rank.all_come(point)
-
+def come(ranks: list[Meeting], point: str) -> list[bool]:
+    """Let all of these ranks come to a point at once."""
     with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(one, ranks))
-
-
-def seconds(ranks: list[Meeting], point: str, answer: bool) -> float:
-    begun = time.perf_counter()
-    assert come(ranks, point) == [answer] * len(ranks)
-    return time.perf_counter() - begun
+        return list(pool.map(lambda rank: rank.all_come(point), ranks))
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_that_come_together_do_not_wait(world: int) -> None:
-    ranks = make(world)
+def test_ranks_that_come_together_have_the_same_answer(world: int) -> None:
+    store, ranks = make(world)
     for point in ("a", "a", "b"):
-        assert seconds(ranks, point, True) < PATIENCE
+        assert come(ranks, point) == [True] * world
+    assert store.in_vain == 0
 
 
-def test_a_rank_that_is_alone_waits_once() -> None:
-    first, _ = make(2)
-    assert seconds([first], "a", False) >= PATIENCE
-    for point in ("a", "b", "c"):
-        assert seconds([first], point, False) < PATIENCE / 2
+def test_a_rank_that_is_alone_waits_once(impatient: None) -> None:
+    store, (first, _) = make(2)
+    for point in ("a", "a", "b", "c"):
+        assert come([first], point) == [False]
+        assert store.in_vain == 1
 
 
-def test_others_that_came_late_are_waited_for_again() -> None:
+def test_others_that_came_late_are_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one rank evaluates before it saves."""
-    ranks = make(2)
-    assert come(ranks, "a", late=1.5 * PATIENCE) == [False, False]
-    assert come(ranks, "b", late=0.5 * PATIENCE) == [True, True]
+    store, (first, late) = make(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "PATIENCE", 0.2)
+        assert come([first], "a") == [False]
+    assert come([late], "a") == [False]
+    store.begun.clear()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(first.all_come, "b")
+        assert store.begun.wait(60)
+        assert not answer.done()
+        assert late.all_come("b")
+        assert answer.result()
+    assert store.in_vain == 1
 
 
-def test_the_answer_is_the_same_on_all_ranks_where_one_does_not_wait() -> None:
-    ranks = make(3)
+def test_the_answer_is_the_same_on_all_ranks_where_one_does_not_wait(impatient: None) -> None:
+    store, ranks = make(3)
     assert come(ranks[:1], "a") == [False]
-    assert seconds(ranks, "b", False) < PATIENCE  # the first rank did not wait for the others
-    assert seconds(ranks, "c", True) < PATIENCE  # but now knows that they save
+    assert come(ranks[:1], "b") == [False]  # it did not wait for the others
+    assert come(ranks[1:], "b") == [False, False]
+    assert store.in_vain == 1
 
 
-def test_two_of_three_ranks_are_alone() -> None:
-    ranks = make(3)
-    assert seconds(ranks[1:], "a", False) >= PATIENCE
-    assert seconds(ranks[1:], "b", False) < PATIENCE
+def test_missing_ranks_are_waited_for_once_they_save(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, ranks = make(3)
+    assert come(ranks[:1], "a") == [False]
+    assert come(ranks[1:], "a") == [False, False]
+    monkeypatch.setattr(exchange, "PATIENCE", 60.0)
+    assert come(ranks, "b") == [True, True, True]
+    assert store.in_vain == 1
+
+
+def test_two_of_three_ranks_are_alone(impatient: None) -> None:
+    store, ranks = make(3)
+    for point in ("a", "b"):
+        assert come(ranks[1:], point) == [False, False]
+        assert store.in_vain == 2

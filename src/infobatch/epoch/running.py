@@ -18,8 +18,7 @@ from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
 from ..plan import Plan, PlanNumbers, move, summarize
-from ..ranks.exchange import Ranks, agree
-from ..ranks.meeting import Meeting
+from ..ranks.exchange import Meeting, Ranks, agree
 from .scores import Scores, TableSlice
 from .turn import Turn
 

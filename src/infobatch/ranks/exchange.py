@@ -1,4 +1,4 @@
-"""Ranks: which slice of a plan each takes, and the one exchange per epoch.
+"""Ranks: which slice of a plan each takes, the one exchange per epoch, and whether all ranks save together.
 
 Every rank draws the same plan from the same scores. Rank r of W takes its entries r, r+W, r+2W, ...; so after s samples
 on each rank exactly the first s*W entries are done, for any W. In this order the losses of an epoch need no indices
@@ -7,10 +7,12 @@ beside them: one gather of floats brings them together.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,8 +24,11 @@ from ..errors import RankError, message
 # one operation under two names: the new one, and the one of torch before 2.13
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 
-
 PURPOSES = ("closes", "saves in", "observes the hidden samples of")
+PATIENCE = 30.0
+"""How many seconds a rank waits for the others before it saves alone, the first time."""
+NUMBERS = itertools.count()
+"""Numbers the meetings of this process, in the same order on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -174,3 +179,48 @@ def _together(ranks: Ranks, purpose: str) -> Iterator[None]:
                 "state_dict() on all ranks or none; between two epochs also plan(), len() and scores.",
             )
         ) from error
+
+
+# ---- saving: whether all ranks come to the same point, asked where none waits forever -----------------------------
+
+
+class Meeting:
+    """The ranks of one training, at the points where they save.
+
+    Scripts call ``state_dict`` on the main process alone, where a collective would wait forever. A rank that found
+    itself alone does not wait a second time, unless the others came later.
+    """
+
+    def __init__(self, ranks: Ranks, store: Any = None) -> None:
+        group: Any = None if store is not None else dist.group.WORLD if ranks.group is None else ranks.group
+        self._ranks = ranks
+        self._store = dist.distributed_c10d._get_default_store() if store is None else store
+        self._name = f"infobatch/{'' if group is None else group.group_name}/{next(NUMBERS) if store is None else 0}"
+        self._latest = ("", 0)
+        """The latest point, and how often this rank came there."""
+        self._was_alone = ""
+        """The latest point at which others were missing."""
+
+    def all_come(self, point: str) -> bool:
+        """Whether all ranks come to this point; the same answer on all."""
+        before, times = self._latest
+        self._latest = (point, times + 1 if point == before else 1)
+        name = f"{self._name}/{point}/{self._latest[1]}"
+        self._store.set(f"{name}/{self._ranks.rank}", "here")
+        answer = "alone" if self._was_alone and not self._have_come(self._was_alone) else self._wait(name)
+        answer = self._store.compare_set(f"{name}/answer", "", answer).decode()  # the first answer holds for all
+        self._was_alone = name if answer == "alone" else ""
+        return bool(answer == "together")
+
+    def _wait(self, name: str) -> str:
+        try:
+            self._store.wait(self._signs(name), timedelta(seconds=PATIENCE))
+        except RuntimeError:  # the time is over
+            return "alone"
+        return "together"
+
+    def _have_come(self, name: str) -> bool:
+        return bool(self._store.check(self._signs(name)))
+
+    def _signs(self, name: str) -> list[str]:
+        return [f"{name}/{rank}" for rank in range(self._ranks.world)]

@@ -142,9 +142,9 @@ def test_a_rank_that_saves_alone_does_not_wait_forever(at: str, tmp_path: Path) 
     script.write_text(
         f"""
 import sys, warnings, torch, infobatch, torch.distributed as dist
-from infobatch.ranks import meeting
+from infobatch.ranks import exchange
 from torch.utils.data import TensorDataset
-meeting.PATIENCE = 1.0
+exchange.PATIENCE = 1.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 make = lambda: infobatch.Pruned(TensorDataset(torch.arange(40.0)), infobatch.methods.random(0.5), 8)
@@ -182,9 +182,9 @@ def test_a_rank_that_saves_its_shard_alone_does_not_wait(at: str, tmp_path: Path
     script.write_text(
         f"""
 import sys, torch, infobatch, torch.distributed as dist
-from infobatch.ranks import meeting
+from infobatch.ranks import exchange
 from torch.utils.data import TensorDataset
-meeting.PATIENCE = 1.0
+exchange.PATIENCE = 1.0
 dist.init_process_group("gloo")
 rank, said = dist.get_rank(), []
 train = infobatch.Pruned(TensorDataset(torch.arange(40.0)), infobatch.methods.random(0.5), 8, shard_scores=True)
