@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from .attribution.counted import Counted
 from .attribution.queue import STEPPED, Carried
-from .attribution.views import COPY, Copied, Fetched, WithIndices
+from .attribution.views import Fetched, WithIndices, check_wrapped
 from .dataset import Pruned
 from .errors import InputError, MisalignedError, message
 from .plan import generator_for
@@ -106,16 +106,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         with_indices: bool = False,
         **kwargs: Any,
     ) -> None:
-        if isinstance(dataset, Copied):
-            raise InputError(COPY)
-        if not isinstance(dataset, Pruned):
-            raise InputError(
-                message(
-                    "an infobatch.InfoBatch or Pruned data set",
-                    type(dataset).__name__,
-                    "Wrap it first; for other data use torch.utils.data.DataLoader.",
-                )
-            )
+        check_wrapped(dataset, "Wrap it first; for other data use torch.utils.data.DataLoader.")
         if shuffle or (sampler is not None and sampler is not dataset.sampler):
             raise InputError(
                 message(

@@ -15,9 +15,7 @@ from .methods.method import Method
 from .plan import Compensation, EpochSummary
 from .ranks.exchange import find
 from .ranks.shards import ShardedScores
-from .state_checks import FORMAT
-
-State = dict[str, Any]
+from .state_checks import FORMAT, State
 
 
 def make_scores(size: int, method: Method, group: Any, *, shard: bool) -> Scores:

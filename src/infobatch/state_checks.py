@@ -29,13 +29,12 @@ FIELDS = {
 }
 
 
+State = dict[str, Any]
+"""A training, or a part of one, as plain tensors, numbers and text."""
+
+
 def check_state(
-    state: Any,
-    size: int,
-    method: str,
-    compensate: str,
-    memory: Collection[str] = (),
-    channels: Collection[str] = (),
+    state: Any, size: int, method: str, compensate: str, memory: Collection[str], channels: Collection[str]
 ) -> None:
     """Check the state of scores in one table."""
     first = state[0] if isinstance(state, list) and state else state

@@ -292,7 +292,7 @@ def test_a_step_that_takes_the_iterator_is_refused() -> None:
 
 
 def test_data_that_cannot_work_is_refused() -> None:
-    with pytest.raises(InputError, match="Wrap it first"):
+    with pytest.raises(InputError, match="InfoBatch"):
         Pruning(samples())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="shard_scores"):
         Pruning(infobatch.InfoBatch(samples(), EPOCHS, 0.5, 0.8, shard_scores=True))

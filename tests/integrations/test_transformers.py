@@ -196,7 +196,7 @@ def test_settings_that_are_refused(given: dict[str, Any], words: str) -> None:
 
 
 def test_training_data_that_are_refused() -> None:
-    with pytest.raises(InputError, match=r"train_dataset as an infobatch\.InfoBatch or Pruned; got list"):
+    with pytest.raises(InputError, match=r"InfoBatch.*got list"):
         trainer(bert(), classes())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="shard_scores=True"):
         trainer(bert(), pruned(classes(), shard_scores=True))

@@ -132,6 +132,15 @@ class Owner(View):
         return Copied, (self.dataset,)  # all that a spawned worker needs
 
 
+def check_wrapped(given: Any, remedy: str = "Wrap the data first, and pass that.") -> None:
+    """Check that this is wrapped training data, and not a worker's copy of them."""
+    if isinstance(given, Copied):
+        raise InputError(COPY)
+    if not isinstance(given, Owner):
+        expected = "the training data, an infobatch.InfoBatch or Pruned"
+        raise InputError(message(expected, type(given).__name__, remedy))
+
+
 class FullView(View):
     """All samples, for passes that do not train: evaluation, BatchNorm statistics, a learning-rate search.
 

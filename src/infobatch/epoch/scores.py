@@ -16,11 +16,10 @@ from ..methods.memory import Memory
 from ..methods.method import Method, Moment
 from ..plan import Compensation, Plan, PlanNumbers, estimate_noise, move
 from ..ranks.exchange import Ranks, gather, ghosts, take_slice
-from ..state_checks import check_state
+from ..state_checks import State, check_state
 from .slice import SKIPPED, TOO_LARGE, UNSEEN, Slice, Where
 
 CHUNK = 1 << 16
-State = dict[str, Any]
 
 
 class Scores(ABC):

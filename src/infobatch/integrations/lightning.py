@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningR
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from ..attribution.views import check_wrapped
 from ..dataset import Pruned
 from ..errors import InputError, MisalignedError, StateError, message, warn
 from ..loader import DataLoader
@@ -63,9 +64,7 @@ class Pruning(pl.Callback):
     """
 
     def __init__(self, train_data: Pruned) -> None:
-        if not isinstance(train_data, Pruned):
-            got = type(train_data).__name__
-            raise InputError(message("the training data, an infobatch.InfoBatch or Pruned", got, "Wrap it first."))
+        check_wrapped(train_data)
         if train_data.shard_scores:
             remedy = "Leave it out: Lightning saves the callbacks of one rank only, which would hold only its shard."
             raise InputError(message("scores in one table", "shard_scores=True", remedy))

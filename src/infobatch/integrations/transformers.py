@@ -22,8 +22,7 @@ from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
 from ..adapters.per_sample import PerSample
-from ..attribution.views import Fetched, WithIndices
-from ..dataset import Pruned
+from ..attribution.views import Fetched, WithIndices, check_wrapped
 from ..errors import EpochError, InputError, MisalignedError, RankError, StateError, message
 from ..files import load, save
 from ..ranks.exchange import find
@@ -367,10 +366,7 @@ class PrunedTrainer(Trainer):
 
     def _check_settings(self) -> None:
         args, data, config = self.args, self.train_dataset, self.args.accelerator_config
-        if not isinstance(data, Pruned):
-            raise InputError(
-                message("train_dataset as an infobatch.InfoBatch or Pruned", type(data).__name__, "Wrap it first.")
-            )
+        check_wrapped(data, "Wrap the data first, and pass that as train_dataset.")
         if args.num_train_epochs != data.num_epochs:
             expected = f"num_train_epochs={data.num_epochs}, as in the training data"
             remedy = "Pass the same number to both: the last epochs use all samples, so the end must be known."

@@ -21,12 +21,10 @@ from ..errors import MisalignedError, message
 from ..methods.memory import Memory
 from ..methods.method import Method, Moment
 from ..plan import Compensation, PlanNumbers, move
-from ..state_checks import check_shards
+from ..state_checks import State, check_shards
 from .exchange import Ranks, gather_rows, sum_over
 from .permutation import Spread, blocks
 from .shard_plan import BLOCK, ShardPlan, ShardStats, draw_shard, shard_generator
-
-State = dict[str, Any]
 
 
 class ShardedScores(Scores):
@@ -40,7 +38,7 @@ class ShardedScores(Scores):
     ranks: Ranks
 
     @torch.inference_mode(False)
-    def __init__(self, size: int, ranks: Ranks, device: torch.device | str = "cpu") -> None:
+    def __init__(self, size: int, ranks: Ranks) -> None:
         super().__init__()
         each = -(-size // ranks.world)
         self.size = size
@@ -50,13 +48,13 @@ class ShardedScores(Scores):
         self.count = self.stop - self.start
         self._spread = Spread(size)
         self._place_elsewhere = 0 if ranks.rank else each
-        self.scores = torch.full((self.count,), torch.nan, dtype=torch.float32, device=device)
-        self.fresh = torch.full((self.count + 1,), UNSEEN, dtype=torch.float32, device=device)
-        self.level = torch.zeros(self.count + 1, dtype=torch.uint8, device=device)
-        self.weights = torch.zeros(256, dtype=torch.float32, device=device)
+        self.scores = torch.full((self.count,), torch.nan, dtype=torch.float32, device="cpu")
+        self.fresh = torch.full((self.count + 1,), UNSEEN, dtype=torch.float32, device="cpu")
+        self.level = torch.zeros(self.count + 1, dtype=torch.uint8, device="cpu")
+        self.weights = torch.zeros(256, dtype=torch.float32, device="cpu")
         """The weight of each level."""
-        self.named_count = torch.zeros((), dtype=torch.int64, device=device)
-        self.elsewhere_count = torch.zeros((), dtype=torch.int64, device=device)
+        self.named_count = torch.zeros((), dtype=torch.int64, device="cpu")
+        self.elsewhere_count = torch.zeros((), dtype=torch.int64, device="cpu")
         """How many of the named indices belong to other ranks."""
         self._rows: list[int] | None = None
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
-from ..attribution.views import COPY, Copied
+from ..attribution.views import check_wrapped
 from ..checks import check_count, is_count, is_number
 from ..dataset import Pruned
 from ..epoch.advice import unwrap
@@ -52,7 +52,7 @@ def full_steps(train_data: Pruned, batch_size: int, *, drop_last: bool = False, 
     >>> full_steps(train_data, 16, accumulate=4)
     2
     """
-    _check_data(train_data)
+    check_wrapped(train_data)
     batch_size = check_count("batch_size", batch_size, 1, "Pass that of the loader, per rank.")
     accumulate = check_count("accumulate", accumulate, 1, "It is the number of batches per step.")
     samples = math.ceil(len(train_data) / find(train_data.group).world)
@@ -382,15 +382,7 @@ def _check(scheduler: Any, train_data: Any) -> None:
             "torch.optim.lr_scheduler.LambdaLR, as a function of the step, and pace that."
         )
         raise InputError(message("a scheduler of torch", type(scheduler).__name__, remedy))
-    _check_data(train_data)
-
-
-def _check_data(train_data: Any) -> None:
-    if isinstance(train_data, Copied):
-        raise InputError(COPY)
-    if not isinstance(train_data, Pruned):
-        expected = "the training data, an infobatch.InfoBatch or Pruned"
-        raise InputError(message(expected, type(train_data).__name__, "Wrap the data first, and pass that."))
+    check_wrapped(train_data)
 
 
 def _has_trained_here(train_data: Pruned) -> bool:

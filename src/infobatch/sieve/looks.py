@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attribution.views import check_wrapped
 from ..checks import describe
-from ..dataset import Pruned
 from ..errors import InputError, message
 from ..methods.arguments import check_fraction
 from .cost import STEP, count_flops_of, net_of
@@ -391,9 +391,7 @@ def make_losses(criterion: Any, losses: Losses | None) -> Losses:
 
 def check_memory(train_data: Any, column: str | None) -> None:
     """Check that a data set remembers what a look asks for, of all samples."""
-    if not isinstance(train_data, Pruned):
-        expected = "training data as InfoBatch or Pruned, whose loader delivers the batches"
-        raise InputError(message(expected, type(train_data).__name__, "Pass what was given to the loader."))
+    check_wrapped(train_data, "Pass what was given to the loader that delivers the batches.")
     if train_data.shard_scores:
         remedy = "Leave out shard_scores=True."
         raise InputError(message("the scores of all samples on every rank", "a shard on each", remedy))
