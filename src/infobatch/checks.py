@@ -64,7 +64,7 @@ def check_size(made_for: int | None, size: int, method: str) -> None:
 
 
 def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
-    """Check that a loader that uses ``train_data.sampler`` loads its samples, as many as at the start."""
+    """Check that a loader with ``train_data.sampler`` loads the wrapped samples, and as many as at the start."""
     if len(wrapped) != size:
         remedy = "Scores belong to positions: wrap a data set that stays as it is."
         raise MisalignedError(message(f"the {size} samples that were wrapped", str(len(wrapped)), remedy))
@@ -72,7 +72,7 @@ def check_loaded(loaded: Any, wrapped: Any, train_data: Any, size: int) -> None:
     try:
         others = len(loaded) if isinstance(loaded, Sized) else size
     except NotImplementedError:
-        others = size  # it does not say
+        others = size  # it has no length to compare
     if (of_ours and loaded is not wrapped) or others != size:
         raise MisalignedError(
             message(
@@ -110,30 +110,30 @@ def check_epochs_left(epoch: int, num_epochs: int) -> None:
             message(
                 f"at most num_epochs={num_epochs} epochs",
                 f"a pass for epoch {epoch} (counted from 0)",
-                "After resuming, loop over range(train_data.epoch, num_epochs). To train longer, pass the number of "
-                "epochs you train: the last ones use full data. A loop that counts iterations must end at "
-                "train_data.epoch == train_data.num_epochs, since pruned epochs have fewer. For passes that do not "
-                "train, load train_data.full().",
+                "After resuming, loop over range(train_data.epoch, num_epochs). To train longer, set num_epochs to the "
+                "number of epochs of the whole run, because the last ones use full data. A loop that counts iterations "
+                "must end at train_data.epoch == train_data.num_epochs, because pruned epochs have fewer iterations. "
+                "For passes that do not train, load train_data.full().",
             )
         )
 
 
 def check_undivided(world: int) -> None:
-    """Check that a plan whose samples came without a pass was meant for this process alone."""
+    """Check that this process trains alone if the samples came from ``plan()`` and not from a pass over the sampler."""
     if world > 1:
         raise RankError(
             message(
                 "a pass over train_data.sampler, which divides a plan between the ranks",
-                "losses of samples taken from plan() only",
+                "losses of samples taken directly from plan()",
                 "Load with infobatch.DataLoader or sampler=train_data.sampler.",
             )
         )
 
 
 def check_shardable(size: int, method: str, by_cuts: bool) -> None:
-    """Check that a method cuts the axis of scores, and that products of two places fit in 63 bits."""
+    """Check that a method chooses by score thresholds, and that products of two places fit in 63 bits."""
     if not by_cuts:
-        expected = "for shard_scores=True a method that only cuts the axis of scores"
+        expected = "for shard_scores=True a method that chooses samples by score thresholds alone"
         remedy = "Leave shard_scores out, or write the rule with methods.cuts.ByCuts."
         raise InputError(message(expected, method, remedy))
     if size > LARGEST:
@@ -153,7 +153,7 @@ def check_loss(loss: Any) -> None:
         source = "per_sample or sieve.expand"
         remedy = f"Take apart what {source} returned: loss, score = ..., then update(loss, score=score)."
     if isinstance(loss, Tensor) and loss.ndim == 1:
-        remedy = "Pass loss.float(), and no empty batch."
+        remedy = "Pass loss.float(), and leave out empty batches."
     if isinstance(loss, Tensor) and loss.ndim == 0:
         remedy = (
             'Give the criterion reduction="none". After a sieve, call loss, score = sieve.expand(losses) instead of '
@@ -163,7 +163,7 @@ def check_loss(loss: Any) -> None:
 
 
 def check_grad_mode(loss: Tensor) -> None:
-    """Check losses that came while autograd is off: without a gradient, they would end the epoch without a step."""
+    """Refuse losses without a gradient while autograd is off: the epoch would end without a training step."""
     if not loss.requires_grad:
         remedy = (
             "For passes that do not train load train_data.full(), whose update() records nothing; in training, call "
@@ -185,7 +185,7 @@ def check_score(score: Any, loss: Tensor) -> None:
 
 
 def check_hidden_loader(loader: dict[str, Any]) -> None:
-    """Check that a pass over the hidden samples goes through all of them in order: their indices are counted."""
+    """Check that a loader of the hidden samples delivers all of them in order, which is how their indices are known."""
     plain = {"shuffle": False, "drop_last": False, "sampler": None, "batch_sampler": None, "in_order": True}
     for name, value in plain.items():
         if loader.get(name) is not None and loader[name] is not value:
@@ -221,7 +221,7 @@ class WeightTable(Protocol):
 
 
 def check_range(indices: Tensor, size: int, remedy: str) -> None:
-    """Check that indices are positions in a data set of this size. Reads values, so for the CPU only."""
+    """Check that indices are positions in a data set of this size. This reads values, so it is for the CPU only."""
     low, high = (int(end) for end in indices.aminmax())
     if low < 0 or high >= size:
         raise InputError(message(f"indices from 0 to {size - 1}", f"{low} to {high}", remedy))
@@ -230,7 +230,7 @@ def check_range(indices: Tensor, size: int, remedy: str) -> None:
 def check_members(indices: Tensor, table: WeightTable, epoch: int, ghosts: Tensor | None = None) -> Tensor:
     """Check that indices are positions in the data set and in the plan, and return their weights.
 
-    Reads values, so for the CPU only. Ghosts have weight 0 and are allowed.
+    This reads values, so it is for the CPU only. Ghosts have weight 0 and are allowed.
     """
     try:
         weights = table.look_up(indices)
@@ -275,7 +275,7 @@ def is_count(value: Any, least: int) -> bool:
 
 
 def as_int(value: Any) -> int | None:
-    """Return an integer of any library as a Python int, as 3 for np.int64(3); None for anything else, also a bool."""
+    """Return an integer of any library as a Python int, as 3 for np.int64(3); None for all else, bools included."""
     if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
         return None
     try:

@@ -38,8 +38,8 @@ class Pruned(Owner):
         compensate: "none", or "loss" to let the loss of a pruned epoch grow by |D|/|S| as in the paper.
         group: The process group that trains together; None for the default one, if any.
         shard_scores: Keep only a shard of the scores on each rank. The process group must be initialized first.
-        in_batch_loss: Whether a loss depends on the other samples of its batch, as contrastive ones do. Then a batch
-            shorter than the others gives no scores: in it, all losses are smaller.
+        in_batch_loss: Whether a loss depends on the other samples of its batch, as contrastive losses do. Then a batch
+            shorter than the others gives no scores, because all of its losses are smaller.
 
     Raises:
         InputError: If an argument cannot be right, or the method does not fit the data or the number of epochs.
@@ -113,9 +113,9 @@ class Pruned(Owner):
             loss: The losses of a whole batch, shape [batch], as from a criterion with ``reduction="none"``.
             indices: The samples they belong to; without them, the oldest batch still without losses. With them, the
                 order of the loader does not matter, and a batch may come in parts.
-            score: What to record instead of the loss. NaN beside a finite loss means that nothing is known of this
-                sample: it keeps the score it had. ``infobatch.per_sample`` returns such scores.
-            channels: What some methods need with every loss, as ``confidence``; see ``methods.channels``.
+            score: What to record instead of the loss. If it is NaN and the loss is finite, nothing is known of this
+                sample, and it keeps the score it had. ``infobatch.per_sample`` returns such scores.
+            channels: What some methods need with every loss, such as ``confidence``; see ``methods.channels``.
 
         Returns:
             A scalar: the mean of the losses, each times its weight.
@@ -203,7 +203,7 @@ class Pruned(Owner):
     def hidden(self, batch_size: int, **loader: Any) -> Iterator[tuple[Any, Tensor]]:
         """Yield the samples that the last epoch left out as (batch, indices), for a forward pass between two epochs.
 
-        Call ``observe`` for each batch. Only for methods that need it. With ranks, all take part, each with its share.
+        Call ``observe`` for each batch. Only for methods that need it, and on all ranks: each goes through its slice.
 
         Args:
             batch_size: The batch size per rank.
@@ -266,7 +266,7 @@ class Pruned(Owner):
     def plan(self) -> PlanNumbers:
         """Return the plan of the current epoch, or of the next one once the last batch has had its update.
 
-        With ``shard_scores`` only its numbers, and asking for a new plan is a collective call.
+        With ``shard_scores`` the plan has only its numbers, and asking for a new one is a collective call.
 
         >>> import infobatch
         >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
@@ -327,7 +327,7 @@ class Pruned(Owner):
 
     @property
     def history(self) -> tuple[EpochSummary, ...]:
-        """A summary of each finished epoch; with ranks, of those whose losses were exchanged."""
+        """A summary of each finished epoch; with several ranks, of each whose losses were exchanged."""
         if self._epoch.is_alone:
             self._settle()
         return tuple(self._summaries)
@@ -336,7 +336,7 @@ class Pruned(Owner):
     def progress(self) -> tuple[int, int, int]:
         """(epoch, samples done, samples in all) of the epoch of the next batch, as in the example of ``skip``.
 
-        With ranks, of this rank's slice; (epoch, 0, 1) while the next plan waits for other ranks or a hidden pass.
+        With ranks, of this rank's slice; (epoch, 0, 1) while the next plan waits for other ranks or ``hidden``.
         """
         world, epoch = find(self.group).world, self._epoch
         if self._hidden is not None or (world > 1 and (epoch.plan is None or epoch.is_finished())):
@@ -350,9 +350,9 @@ class Pruned(Owner):
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume training, as plain tensors, numbers and text.
 
-        With ranks, call it on all of them: inside an epoch it gathers their losses. The result is the same on each, and
-        any number of ranks can resume from it. A rank that is alone after 30 seconds warns, and its state has no new
-        losses of the others. With ``shard_scores`` it is this rank's shard; any number of ranks can resume from all.
+        With several ranks, call it on all: inside an epoch it gathers their losses. The result is the same on each, and
+        any number of ranks can resume from it. A rank that waits 30 seconds for the others warns and saves without
+        their new losses. With ``shard_scores`` it saves its shard; any number of ranks can resume from all shards.
 
         >>> import infobatch
         >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
@@ -458,7 +458,7 @@ class Pruned(Owner):
         return self._epoch.turn is not None or self._epoch.is_finished()
 
     def _settle_together(self) -> None:
-        """With ranks, close the epoch at its last update, which all of them reach; a counting device is not asked."""
+        """With ranks, close the epoch at its last update, which all reach, unless a device would have to be asked."""
         epoch = self._epoch
         if not epoch.is_alone and not epoch.counts_on_device and epoch.is_finished():
             self._close()

@@ -1,6 +1,6 @@
 """All errors of this package, under one base class.
 
-A message says what was expected, what came instead, and what to do. Each class takes the finished text only, so that an
+A message says what was expected, what came instead, and what to do. Each class takes only the finished text, so that an
 error raised in a loader's worker arrives unchanged in the main process.
 """
 

@@ -193,7 +193,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._data.sampler.count_batches(self)
 
     def seed_workers(self) -> None:
-        """Before a pass, let what its workers draw depend on (seed, epoch) only.
+        """Before a pass, make what its workers draw depend on (seed, epoch) alone.
 
         Otherwise each pass takes a number from torch's global generator, and a resumed epoch is one more pass: dropout
         would continue with different numbers.

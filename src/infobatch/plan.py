@@ -236,8 +236,9 @@ class EpochSummary:
         saved_so_far: The share left out of all epochs up to this one.
         growth: |D|/|S|: the factor by which a step's expected gradient grows and its safe step size shrinks (B.4).
         effective_size: Kish's effective sample size of the weights.
-        noise: The squared noise-to-signal ratio of a step compared with full data, with losses for gradient sizes. The
-            paper's B.3 asks for at most 1, which is what uniform pruning has; pruning small gradients gives less.
+        noise: The squared noise-to-signal ratio of a step compared with full data, estimated with losses in place of
+            gradient norms. The paper's B.3 asks for at most 1. Uniform pruning has 1; pruning small gradients gives
+            less.
         not_finite: How many losses were NaN or infinite. They did not become scores.
 
     >>> import torch, infobatch

@@ -38,10 +38,10 @@ def make_state(
     seed: int,
     summaries: Sequence[EpochSummary],
 ) -> State:
-    """Return the state of a training. With ranks, inside an epoch, it brings the losses of all that save together.
+    """Return the state of a training. Inside an epoch, ranks that save together bring their losses together here.
 
-    The running plan is saved as drawn, not as a seed: it must be the same on another device, too, and random numbers
-    are not.
+    The running plan is saved as it was drawn, not as a seed: it must stay the same on another device, where the same
+    seed gives different numbers.
     """
     scores = running.scores
     done, epoch = _save_running(running)

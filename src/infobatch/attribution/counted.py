@@ -107,7 +107,7 @@ class Counted(Queue):
         return self._behind - length_hint(self._hand)
 
     def _oldest_needed(self) -> int:
-        """A loader runs ahead by what it prefetches: samples further back have had their losses."""
+        """A loader runs ahead by what it prefetches; samples further back than that have had their losses."""
         return max(self.taken, self._behind - (self.loader.lead + 2) * self.batch_size)
 
     def supersede(self) -> None:
@@ -199,7 +199,7 @@ class Counted(Queue):
         return min(delivered, self._batches(self.total))
 
     def _count_delivered(self) -> int | None:
-        """None if the iterator is gone; a first batch is known all the same."""
+        """Return how many batches came; None if the iterator is gone, unless no more than the first was asked for."""
         iterator, handed = self.iterator, self.handed
         if iterator is None and (self.loader.workers or handed > self.batch_size):
             return None

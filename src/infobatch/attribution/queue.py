@@ -1,6 +1,6 @@
 """The batches of one pass over an epoch that wait for their losses.
 
-A loss arrives as a bare vector, and a loader fetches ahead, so something must know which samples it belongs to. There
+Losses arrive as a bare vector, and a loader fetches ahead, so something must know which samples they belong to. There
 are two strategies: ``Counted`` for stock loaders, whose batches are counted, and ``Carried`` for
 ``infobatch.DataLoader``, whose batches bring their indices. A caller who passes indices to ``update`` needs neither.
 """
@@ -74,7 +74,7 @@ class Queue(ABC):
     @property
     @abstractmethod
     def is_exhausted(self) -> bool:
-        """Whether every batch was certainly delivered."""
+        """Whether it is certain that every batch was delivered."""
 
     @property
     @abstractmethod
@@ -300,7 +300,7 @@ class Carried(Queue):
         return done >= self.total or (self._is_exhausted and 0 < self.delivered <= done)
 
     def as_rival(self) -> Rival | None:
-        """A step of an older iterator raises by itself, so only batches that wait already matter."""
+        """A step of an older iterator raises by itself, so only batches that are already waiting matter."""
         if not self.waiting:
             return None
         is_peek = not self.taken and len(self.waiting) == 1

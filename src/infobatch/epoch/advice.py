@@ -47,7 +47,7 @@ class Advice:
         first = 0 if self._method.prunes_first else 1
         prunes = any(schedule(Moment(epoch, num_epochs)) for epoch in range(first, num_epochs))
         if not prunes and schedule(Moment(long // 4, long)):
-            reason = ": the first epoch always uses all data, for no loss is known yet" if num_epochs == 1 else ""
+            reason = ": the first epoch always uses all data, because no loss is known yet" if num_epochs == 1 else ""
             warn(
                 f"{self._method!r} prunes nothing with num_epochs={num_epochs}{reason}. Train longer, or prune earlier"
             )
@@ -173,13 +173,14 @@ def unwrap(optimizer: Any) -> Any:
 
 
 class _Search:
-    """The search for schedulers goes through all objects of the process, so it is left out where it finds none.
+    """The search for schedulers goes through all objects of the process, so it is not repeated without need.
 
-    An instance holds a reference to its class: as long as no class has gained one, there is no new instance.
+    Each scheduler holds a reference to its class. If a search found none, there still is none as long as the classes
+    have no new references.
     """
 
     references = -1
-    """How many references the classes had when no instance was found."""
+    """How many references the classes had when a search found no scheduler."""
 
 
 def find_schedulers() -> list[LRScheduler]:

@@ -53,15 +53,15 @@ class RunningEpoch:
         self.done_before = 0
         """How many samples of the epoch were done before this process resumed it."""
         self.is_resumed = False
-        """Whether some of the epoch was done before on any rank."""
+        """Whether part of the epoch was done before this process resumed it, on any rank."""
         self.named = 0
         """How many samples came with indices, where Python counts them."""
         self.counts_on_device = scores.is_sharded
-        """Whether the device counts them instead: inside a graph, or where only it knows which are on this rank."""
+        """Whether the device counts them instead: in a graph, or where only it knows which of them are on this rank."""
         self.turn: Turn | None = None
         """The turn to the next epoch, from its beginning until the owner has taken its result."""
         self.is_plan_asked = False
-        """Whether ``plan()`` was called, so that a length is that of the pass over this plan."""
+        """Whether ``plan()`` was called, so that ``len`` is that of the coming pass."""
         self.is_announced = False
         """Whether the beginning of the epoch was announced to schedulers."""
         self.largest_here = 0
@@ -77,7 +77,7 @@ class RunningEpoch:
         self.watched = 0
         """How many losses of this epoch were watched for that."""
         self.unreached = 0
-        """How many losses of the epochs before were watched since backward reached one."""
+        """How many losses of earlier epochs were watched since backward last reached one."""
         self.had_bare = False
         """Whether an update of this epoch had losses without a gradient."""
         self.idle_passes = 0
@@ -110,7 +110,10 @@ class RunningEpoch:
         return queue.is_finished or queue.covers(self.done())
 
     def is_resumed_by_loader(self, *, persistent: bool) -> bool:
-        """Whether the next pass resumes an epoch that another process began; ``persistent``: or any before it."""
+        """Whether the next pass resumes an epoch that another process began.
+
+        With ``persistent`` workers it is enough that another process trained an earlier epoch.
+        """
         if self.last is not None:
             return False
         finished = self.is_finished()
@@ -178,7 +181,7 @@ class RunningEpoch:
     # ---- a pass ------------------------------------------------------------------------------------------
 
     def check_idle(self) -> None:
-        """Check, where no loss has come in this epoch, that the last pass was not a complete one."""
+        """Check, if no loss has come in this epoch, that its latest pass was not a complete one."""
         last = self.queue
         if last is None or last.is_superseded or not last.may_be_exhausted:
             return
@@ -385,8 +388,8 @@ class RunningEpoch:
         """Merge the losses of the epoch into the scores and go on to the next. With ranks, they talk here.
 
         Losses that cannot be attributed are dropped, and the error comes with the result: the next epoch can begin. If
-        an interrupt falls into this, calling it again completes it: each step may be repeated, and what is needed for
-        the steps that follow is put aside before them. The owner sets ``turn`` to None when it has taken the result.
+        an interrupt comes, calling this again completes it: each step may be repeated, and what later steps need is
+        put aside first. The owner sets ``turn`` to None when it has taken the result.
         """
         if self.turn is None:
             self.turn = self._account()

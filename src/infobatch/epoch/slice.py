@@ -13,8 +13,8 @@ from ..ranks.exchange import Ranks
 
 # The two marks that stand for a loss in the tables of the running epoch. Both are finite, so that a loss that is not
 # finite can be told from them, and larger than any loss that counts. Losses do end up at the largest float32 or
-# bfloat16 (clamp, nan_to_num), but not at an odd number in between. So no update compares them, which would cost 3 to
-# 5 us.
+# bfloat16 (clamp, nan_to_num), but not at an odd number in between. So updates need not look for losses that equal a
+# mark, which would cost 3 to 5 us each.
 SKIPPED = 0xFF5EED * 2.0**104
 UNSEEN = -SKIPPED
 TOO_LARGE = torch.finfo(torch.bfloat16).max  # a loss of this size or more counts as not finite
@@ -46,7 +46,7 @@ def choose_scores(loss: Tensor, score: Tensor | None, kind: Recorded) -> Tensor:
 def _subtract_mean(scores: Tensor) -> Tensor:
     """Subtract the mean of the finite scores; the others stay as they are, to be counted as not finite.
 
-    In double precision, in which the mean of equal scores is that score: rounded, it could be above all of them.
+    In double precision, where the mean of equal scores is exactly that score; a rounded mean could lie above them all.
     """
     scores = scores.double()
     finite = scores.abs() < TOO_LARGE

@@ -1,7 +1,7 @@
 """How policies draw: the highest values, given chances, shares per class.
 
-Budgets are exact: a fraction ``ratio`` of the N samples is pruned, unless more than the rest are unknown. Ties are
-settled at random, with the generator passed in.
+Budgets are exact: a fraction ``ratio`` of the N samples is pruned, or less if more than (1 - ratio) N have no score.
+Ties are settled at random, with the generator passed in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..plan import Plan, choose, shuffled_members
 
 UNIT = 1 << 32
-"""The number 1 as an integer. Sums of integers are exact, so no device, rank or thread count draws another plan."""
+"""The number 1 as an integer. Sums of integers are exact, so devices, ranks and threads all draw the same plan."""
 CELL = 8
 """About how many entries are drawn of a cell. With more, the entries of a cell are less alike; with fewer, their number
 follows the chances less closely."""

@@ -265,5 +265,5 @@ def register(
 def published(
     name: str, settings: dict[str, Any], policy: Policy, schedule: Schedule, memory: Memory | None = None, **more: Any
 ) -> Method:
-    """Return a rival's method as published: it prunes whenever its rule says so, and every weight is 1."""
+    """Return a method of another paper as published: it prunes whenever its rule says so, and every weight is 1."""
     return Method(name, settings, policy, schedule, rescale=False, unbiased=False, memory=memory, **more)

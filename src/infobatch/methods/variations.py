@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 def unbiased(method: Method, floor: float = 0.25) -> Method:
     """Give a method weights that sum to N, within the same budget.
 
-    A share ``floor`` of the pruned samples comes with weight 1/floor instead of as many of the others, so the expected
+    A share ``floor`` of the pruned samples takes the place of as many others, with weight 1/floor, so the expected
     gradient is that of all data. Methods that are unbiased already stay as they are.
 
     Args:

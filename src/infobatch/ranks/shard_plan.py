@@ -68,7 +68,7 @@ class ShardStats:
         return summed / known if known else float("nan")
 
     def nth(self, n: int) -> float:
-        """By histograms, each inside one bin of the last: 11, 11 and 10 bits make a float32, so this is exact."""
+        """By three histograms, each inside one bin of the last: 11, 11 and 10 bits make a float32, so this is exact."""
         prefix, before = 0, 0
         for shift, bits in ((21, 11), (10, 11), (0, 10)):
             counts = torch.zeros(1 << bits, dtype=torch.int64, device=self._scores.device)

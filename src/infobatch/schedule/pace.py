@@ -189,7 +189,7 @@ class Paced:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue from here, the state of the scheduler included.
+        """Return everything needed to continue from here, including the state of the scheduler.
 
         Returns:
             Plain numbers, lists and dicts, which ``infobatch.save`` writes; ``load_state_dict`` has an example.
@@ -203,7 +203,7 @@ class Paced:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a ``state_dict``, also if another batch size or number of ranks makes other steps.
+        """Continue from a ``state_dict``, even if the batch size or the number of ranks has changed.
 
         Args:
             state: What ``state_dict`` returned.

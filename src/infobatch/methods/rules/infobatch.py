@@ -17,9 +17,9 @@ from ..method import RANK, Card, Method, Moment, Policy, after, all_of, register
 def below_mean(stats: Stats, moment: Moment, *, ratio: float, rounding: Rounding = "exact") -> list[Cut]:
     """Equation 3: W = {H < mean H}; each sample of W is pruned with probability r.
 
-    The rule draws nothing: it names the cut of all scores from minus infinity up to the mean. ``float32_ceil`` rounds
-    the mean up to a float32 number, as scores are; the same scores lie below it. ``Cut.keep`` then says how many of
-    the samples of W stay and with which weight, and ``plan.stratified`` draws which.
+    The rule draws nothing: it returns one cut, from minus infinity up to the mean. ``float32_ceil`` rounds the mean up
+    to a float32 number, below which the same scores lie, because scores are float32. ``Cut.keep`` then says how many
+    samples of W stay and with which weight, and ``plan.stratified`` draws which.
     """
     del moment
     return nonempty(Cut(-math.inf, float32_ceil(stats.mean()), ratio, rounding=rounding))
@@ -65,7 +65,7 @@ def infobatch(
 
 @ByCuts
 def below_mean_in_tiers(stats: Stats, moment: Moment, *, ratio: float, low_ratio: float, low_share: float) -> list[Cut]:
-    """As ``below_mean``, with ``low_ratio`` for those of W among the lowest ``low_share`` of all samples."""
+    """As ``below_mean``, but with ``low_ratio`` for the members of W among the lowest ``low_share`` of all samples."""
     del moment
     edge = float32_ceil(stats.mean())
     low = min(edge, quantile(stats, low_share))

@@ -55,7 +55,7 @@ def keep_by_chance(
 ) -> Plan:
     """Keep with p ~ H**power, held between ``floor`` and 1, and weight 1/p.
 
-    With the loss for the size of a gradient, p ~ H minimizes the variance of the step. Samples with similar scores
+    With the loss in place of the gradient norm, p ~ H minimizes the variance of the step. Samples with similar scores
     share one chance, so that weights are unbiased and sum to N in every plan; see ``draw_in_cells``.
     """
     scores = view.scores.double()

@@ -1,4 +1,4 @@
-"""Set the saving instead of the threshold: a controller prunes as much as the run needs to reach it."""
+"""Set the saving instead of the threshold: a controller prunes as much as it takes to reach it by the end."""
 
 from __future__ import annotations
 
