@@ -219,7 +219,7 @@ def test_evaluation_on_the_pruned_loader_is_noticed() -> None:
 
     for _ in range(3):
         train_and_test()
-    with pytest.warns(infobatch.InfoBatchWarning, match=r"to evaluate, load train_data\.full\(\)"):
+    with pytest.warns(infobatch.InfoBatchWarning, match=r"train_data\.full\(\)"):
         train_and_test()
 
 
@@ -261,7 +261,7 @@ def test_a_data_set_that_grows_is_refused() -> None:
     for x in infobatch.DataLoader(train, 4):
         train.update(x.float())
     items.append(8.0)
-    with pytest.raises(infobatch.MisalignedError, match="the 8 samples that were wrapped; got 9"):
+    with pytest.raises(infobatch.MisalignedError, match=r"8 samples.*got 9"):
         next(iter(infobatch.DataLoader(train, 4)))
 
 

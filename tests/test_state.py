@@ -362,7 +362,7 @@ def test_the_promise_of_epochs_is_the_new_runs() -> None:
 def test_another_way_to_compensate_is_refused() -> None:
     state = in_an_epoch().data.state_dict()
     other = infobatch.InfoBatch(TensorDataset(torch.zeros(22)), 50, compensate="loss")
-    with pytest.raises(infobatch.StateError, match="expected compensate loss; got compensate none"):
+    with pytest.raises(infobatch.StateError, match=r"compensate loss.*compensate none"):
         other.load_state_dict(state)
 
 

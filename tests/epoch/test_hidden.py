@@ -46,7 +46,7 @@ def after_hiding() -> infobatch.Pruned:
 def test_no_look_while_an_iterator_is_open(after_hiding: infobatch.Pruned) -> None:
     """With workers, making one draws from the plan, which a look would change."""
     batches = iter(infobatch.DataLoader(after_hiding, batch_size=7, num_workers=1))
-    with pytest.raises(infobatch.MisalignedError, match=r"a loader's iterator open.*before the next iter"):
+    with pytest.raises(infobatch.MisalignedError, match="iterator open"):
         look(after_hiding)
     del batches
     assert look(after_hiding) == 18
@@ -64,7 +64,7 @@ def test_a_look_after_one_at_a_first_batch(after_hiding: infobatch.Pruned) -> No
 
 def test_losses_of_a_look_that_are_not_finite_are_told(after_hiding: infobatch.Pruned) -> None:
     before = after_hiding.scores
-    with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses observed after it were not finite"):
+    with pytest.warns(infobatch.InfoBatchWarning, match="epoch 1: 18 of 18 losses"):
         look(after_hiding, torch.nan)
     assert torch.equal(after_hiding.scores, before)
 
@@ -153,7 +153,7 @@ def test_a_second_look_finds_nobody() -> None:
 def test_no_plan_is_drawn_while_looking(after_hiding: infobatch.Pruned) -> None:
     looking = after_hiding.hidden(batch_size=7)
     next(looking)
-    with pytest.raises(infobatch.MisalignedError, match="during a pass over the hidden samples"):
+    with pytest.raises(infobatch.MisalignedError, match="hidden samples"):
         after_hiding.plan()
     assert after_hiding.progress == (2, 0, 1)
     assert look(after_hiding, 20.0) == 18, "a new look takes the place of one that was not ended"
@@ -167,7 +167,7 @@ def test_no_plan_is_drawn_while_looking(after_hiding: infobatch.Pruned) -> None:
 def test_a_look_that_nobody_takes_is_missed(after_hiding: infobatch.Pruned, own_loader: bool) -> None:
     loader = infobatch.DataLoader(after_hiding, batch_size=7)
     begin: Callable[[], Any] = partial(next, iter(loader)) if own_loader else partial(epoch, after_hiding)
-    with pytest.warns(infobatch.InfoBatchWarning, match="needs the losses of the samples it left out"):
+    with pytest.warns(infobatch.InfoBatchWarning, match="left out"):
         begin()
 
 

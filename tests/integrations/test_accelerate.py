@@ -372,7 +372,7 @@ def test_a_batch_left_out_is_seen_at_the_next_update() -> None:
     batches = iter(prepare(Accelerator(cpu=True), parts.loader))
     next(batches)
     batch = next(batches)
-    with pytest.raises(infobatch.MisalignedError, match=r"losses for every earlier batch|waits for its losses"):
+    with pytest.raises(infobatch.MisalignedError, match=r"earlier batch|waits"):
         parts.train.update(parts.losses(batch[1], batch))
 
 
@@ -380,7 +380,7 @@ def test_two_updates_for_a_batch_are_seen() -> None:
     parts = Parts(Run())
     batch = next(batches := iter(prepare(Accelerator(cpu=True), parts.loader)))
     parts.train.update(parts.losses(batch[1], batch))
-    with pytest.raises(infobatch.MisalignedError, match=r"losses for every earlier batch|waits for its losses"):
+    with pytest.raises(infobatch.MisalignedError, match=r"earlier batch|waits"):
         parts.train.update(parts.losses(batch[1], batch))
     del batches
 

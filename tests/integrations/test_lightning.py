@@ -204,7 +204,7 @@ def test_a_batch_sampler_that_says_too_little_is_refused() -> None:
 
 def test_a_batch_sampler_without_a_length_is_refused() -> None:
     train = wrap()
-    with pytest.raises(InputError, match="a batch sampler with a length; got Unsized"):
+    with pytest.raises(InputError, match="got Unsized"):
         fit(Module(train, batch_size=1, batch_sampler=Unsized(train.sampler, train.sampler)))
 
 
@@ -270,7 +270,7 @@ def test_a_loader_that_cannot_work_is_refused(kind: str) -> None:
                 return infobatch.DataLoader(other, batch_size=BATCH)
             return [infobatch.DataLoader(train, batch_size=BATCH), infobatch.DataLoader(other, batch_size=BATCH)]
 
-    with pytest.raises(InputError, match=r"one infobatch\.DataLoader over the callback's train_data"):
+    with pytest.raises(InputError, match=r"infobatch\.DataLoader"):
         fit(Odd(train))
 
 
@@ -374,7 +374,7 @@ def test_a_search_for_a_rate_beside_pace_is_refused(tuner: bool) -> None:
     search = LearningRateFinder(num_training_steps=10)
     trainer = trainer_with(Pruning(module.train_data), *(() if tuner else (search,)))
     begin = partial(Tuner(trainer).lr_find, num_training=10) if tuner else trainer.fit
-    with pytest.raises(InputError, match=r"pace alone sets; got LearningRateFinder"):
+    with pytest.raises(InputError, match="LearningRateFinder"):
         begin(module)
     assert not module.steps
 
@@ -446,7 +446,7 @@ def test_a_schedule_of_epochs() -> None:
 def test_a_pace_that_no_checkpoint_would_hold_is_refused() -> None:
     module = PacedModule(wrap())
     module.given = False
-    with pytest.raises(InputError, match="no scheduler that a checkpoint holds"):
+    with pytest.raises(InputError, match="no scheduler"):
         fit(module)
 
 

@@ -203,7 +203,7 @@ def test_training_data_that_are_refused() -> None:
     needy = infobatch.Pruned(classes(), infobatch.methods.kakurenbo(), EPOCHS)
     with pytest.raises(InputError, match=r"kakurenbo.*losses"):
         trainer(bert(), needy)
-    with pytest.raises(InputError, match="a list and a batch as a dict; got tuple"):
+    with pytest.raises(InputError, match="got tuple"):
         trainer(bert(), pruned(NoList(classes()))).train()
     late = trainer(bert(), pruned(classes()))
     late.args.num_train_epochs = 6
@@ -214,7 +214,7 @@ def test_training_data_that_are_refused() -> None:
 def test_epochs_without_a_batch() -> None:
     """Of 101 samples one batch of 95 is whole; of fewer, none."""
     made = trainer(bert(), pruned(classes()), dataloader_drop_last=True, per_device_train_batch_size=95)
-    with pytest.raises(EpochError, match=r"dataloader_drop_last=True and \d+ samples kept in epoch 1"):
+    with pytest.raises(EpochError, match=r"drop_last=True and \d+ samples.*epoch 1"):
         made.train()
 
 

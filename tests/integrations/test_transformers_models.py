@@ -103,7 +103,7 @@ def rare(size: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("given", [{}, {"label_smoothing_factor": 0.1}, {"gradient_accumulation_steps": 2}], ids=str)
 def test_class_weights_are_noticed_after_batches_that_do_not_show_them(given: dict[str, Any]) -> None:
     made = trainer(Weighted(), pruned(rare(2)), **given)
-    with pytest.raises(InputError, match=r"cross entropy of .* in a recent batch"):
+    with pytest.raises(InputError, match="recent batch"):
         made.train()
     assert made.state.global_step == 4 // given.get("gradient_accumulation_steps", 1)
 
@@ -122,7 +122,7 @@ def test_class_weights_are_noticed(save: bool) -> None:
 def test_class_weights_are_noticed_in_half_precision(kind: torch.dtype) -> None:
     """All losses are near ln 2 at first, but their gradients differ."""
     made = trainer(Weighted().to(kind), pruned(classes()))
-    with pytest.raises(InputError, match=r"different gradients.*one loss per sample"):
+    with pytest.raises(InputError, match="different gradients"):
         made.train()
     assert made.state.global_step == 0
 
@@ -185,7 +185,7 @@ def test_a_model_may_return_a_dict() -> None:
 
 
 def test_a_tuple_has_no_names() -> None:
-    with pytest.raises(InputError, match=r"a tuple with logits none and labels torch.int64 \[12\]"):
+    with pytest.raises(InputError, match=r"logits none and labels torch.int64 \[12\]"):
         with_trainer(Listed(), pruned(classes()))
 
 

@@ -124,7 +124,7 @@ def test_unknown_samples_take_no_part_in_the_mean() -> None:
 @pytest.mark.parametrize("given", [False, True], ids=["loss", "score"])
 def test_a_loss_that_is_not_finite_spoils_no_other(bad: float, given: bool) -> None:
     losses = torch.tensor([1.0, bad, 3.0])
-    with pytest.warns(infobatch.InfoBatchWarning, match="1 of 3 losses were not finite"):
+    with pytest.warns(infobatch.InfoBatchWarning, match="1 of 3 losses"):
         got = recorded(losses, score=losses if given else None)
     assert got == pytest.approx([-1.0, torch.nan, 1.0], nan_ok=True)
 
@@ -150,5 +150,5 @@ def test_unbiased_weighs_all_alike_where_nothing_is_left_out() -> None:
 
 
 def test_shards_are_refused() -> None:
-    with pytest.raises(infobatch.InputError, match="only cuts the axis of scores"):
+    with pytest.raises(infobatch.InputError, match="shard_scores=True"):
         made(shard_scores=True)

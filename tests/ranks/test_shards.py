@@ -270,7 +270,7 @@ def test_an_unseen_index_is_counted_where_values_cannot_be_looked_at() -> None:
             book.count_named(wrong)
         else:
             train.update(ids.float(), ids)
-    with pytest.raises(infobatch.MisalignedError, match="losses of samples in the plan"):
+    with pytest.raises(infobatch.MisalignedError, match="in the plan"):
         train.plan()
 
 
@@ -302,7 +302,7 @@ def test_every_method_has_a_rule(name: str) -> None:
 def test_nobody_holds_the_list() -> None:
     plan = infobatch.InfoBatch(data_of(5), 2, shard_scores=True).plan()
     assert plan.kept == 5
-    with pytest.raises(AttributeError, match="no rank holds the whole list"):
+    with pytest.raises(AttributeError, match=r"train_data\.sampler"):
         plan.indices  # noqa: B018
     assert not hasattr(plan, "table")
 

@@ -94,7 +94,7 @@ def test_damage_inside_is_named(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1][:-5], lines[2]]) + "\n")
     before = path.read_bytes()
-    with pytest.raises(StateError, match=r"record\.jsonl, whose line 2 is not a JSON object"):
+    with pytest.raises(StateError, match=r"record\.jsonl.*line 2.*JSON"):
         records.read(path)
     assert path.read_bytes() == before
 
@@ -159,7 +159,7 @@ time.sleep(60)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
-        with pytest.raises(InputError, match="no other run writes to"):
+        with pytest.raises(InputError, match="other run"):
             records.Recorder(tmp_path / "run", resume=True)
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
@@ -186,7 +186,7 @@ def test_a_worker_that_outlives_the_run_does_not_hold_its_lock(tmp_path: Path) -
         os._exit(0)
     os.read(hear, 1)
     try:
-        with pytest.raises(InputError, match="no other run writes to"):
+        with pytest.raises(InputError, match="other run"):
             records.Recorder(tmp_path / "run", resume=True)  # the parent's lock is as it was
         record.close()
         records.Recorder(tmp_path / "run", resume=True).close()
@@ -202,10 +202,10 @@ def test_many_runs_are_found_below_folders_and_in_files(tmp_path: Path) -> None:
     both = tmp_path / "kept.jsonl"
     both.write_text(2 * (records.line(START) + records.line({"kind": "end"})))
     assert len(records.read_many(tmp_path / "a", both)) == 4
-    with pytest.raises(StateError, match=r"holds 2 runs.*infobatch report and records\.read_many"):
+    with pytest.raises(StateError, match=r"2 runs.*read_many"):
         records.read(both)
     (tmp_path / "none.jsonl").touch()
-    with pytest.raises(StateError, match=r"none\.jsonl, which is empty.*Train it"):
+    with pytest.raises(StateError, match=r"none\.jsonl.*empty"):
         records.read(tmp_path / "none.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty"):
@@ -223,11 +223,11 @@ def test_a_damaged_first_line_is_told_and_the_other_files_are_read(tmp_path: Pat
         place.write_text(records.line(START) + records.line({"kind": "end"}))
     bad = places[1]
     bad.write_text(damage(bad.read_text()))
-    with pytest.warns(InfoBatchWarning, match=f"skipped: .*/b/{name}, whose line 1 is not a JSON object"):
+    with pytest.warns(InfoBatchWarning, match=f"/b/{name}.*line 1"):
         found = records.read_many(tmp_path)
     assert [run.file for run in found] == [places[0], places[2]]
     for paths in ([bad.parent], [bad], [tmp_path / "a", bad]):  # nothing else to read, or named
-        with pytest.raises(StateError, match="whose line 1 is not a JSON object"):
+        with pytest.raises(StateError, match="line 1"):
             records.read_many(*paths)
 
 

@@ -152,7 +152,7 @@ def own(task: Task, width: int) -> Task:
 def test_a_checkpoint_of_another_net_is_named(task: Task, tmp_path: Path) -> None:
     settings = QUICK.but(model="task")
     train_one(settings, tmp_path / "run", task=own(task, 8), stop=after(35))
-    with pytest.raises(StateError, match=r"the checkpoint of this net.*size mismatch.*To train this run again: mv"):
+    with pytest.raises(StateError, match=r"size mismatch.*mv "):
         train_one(settings, tmp_path / "run", task=own(task, 9), resume=True)
     assert train_one(settings, tmp_path / "run", task=own(task, 8), resume=True).end is not None
 
@@ -243,7 +243,7 @@ def test_a_folder_in_use_is_refused(task: Task, tmp_path: Path) -> None:
     with Recorder(tmp_path / "run", resume=True):
         before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
         for resume in (True, False):
-            with pytest.raises(InputError, match="no other run writes to"):
+            with pytest.raises(InputError, match="other run"):
                 train_one(QUICK, tmp_path / "run", task=task, resume=resume)
         assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
@@ -306,10 +306,10 @@ def test_a_suffix_says_what_grows() -> None:
 def test_a_growing_learning_rate_is_read_and_not_trained(task: Task, tmp_path: Path) -> None:
     """A comparison from before can be loaded and its finished runs are read; nothing new is trained for it."""
     old = Series(QUICK, ("infobatch+lr",), (0,))
-    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+    with pytest.raises(InputError, match=r"compensate.*'lr'"):
         old.begin(tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+    with pytest.raises(InputError, match=r"compensate.*'lr'"):
         list(compare_into(tmp_path, old, task=task))
     grown = old.settings()[1]
     place = folder_of(tmp_path, grown)
@@ -323,7 +323,7 @@ def test_a_growing_learning_rate_is_read_and_not_trained(task: Task, tmp_path: P
     assert [run.label.partition(",")[0] for run in runs] == ["full", "infobatch+lr", "full"]
     lines = record.read_text().splitlines(keepends=True)
     record.write_text("".join(lines[:-1]))  # as if it had not finished
-    with pytest.raises(InputError, match="compensate none or loss; got 'lr'"):
+    with pytest.raises(InputError, match=r"compensate.*'lr'"):
         train_one(grown, place, task=task, resume=True)
     assert record.read_text() == "".join(lines[:-1])
 
@@ -419,11 +419,11 @@ def test_a_folder_that_holds_no_comparison_is_named(task: Task, tmp_path: Path) 
     with pytest.raises(InputError, match="There is no such folder"):
         Series.load(tmp_path / "nowhere")
     train_one(QUICK, tmp_path / "run", task=task)
-    with pytest.raises(InputError, match=r"This is one run: infobatch train --resume"):
+    with pytest.raises(InputError, match="infobatch train --resume"):
         Series.load(tmp_path / "run")
     for text in ("{", "[]", '{"format": 2}', '{"format": 1, "base": {"lr": 0.1}}'):
         (tmp_path / "comparison.json").write_text(text)
-        with pytest.raises(StateError, match=r"comparison\.json, which cannot be read.*infobatch report"):
+        with pytest.raises(StateError, match=r"comparison\.json.*infobatch report"):
             Series.load(tmp_path)
         assert (tmp_path / "comparison.json").read_text() == text
 

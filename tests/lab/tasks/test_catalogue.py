@@ -128,7 +128,7 @@ def test_files_of_another_set_are_refused(tmp_path: Path) -> None:
     as_npy(tmp_path, "cifar100")
     for labels in ([0, 1, 2, 99], [0, 1, 2, -1]):
         np.save(tmp_path / "train_y.npy", np.array(labels))
-        with pytest.raises(InputError, match=r"labels from 0 to 9 in the training set.*got"):
+        with pytest.raises(InputError, match="labels from 0 to 9"):
             make_task("cifar10", str(tmp_path))
 
 
