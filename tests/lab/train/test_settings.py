@@ -115,6 +115,13 @@ def test_methods_by_name() -> None:
     assert parse_method("infobatch:rounding=paper").settings["rounding"] == "paper"
 
 
+def test_what_follows_a_plus_is_said_to_belong_elsewhere() -> None:
+    with pytest.raises(InputError, match="--compensate loss"):
+        parse_method("infobatch+loss")
+    with pytest.raises(InputError, match="dropped"):  # of older records: asking for --compensate lr would be refused
+        parse_method("infobatch+lr")
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [("resnet18", 11_220_132), ("resnet50", 23_705_252), ("conv", 1_657_988), ("mlp", 878_180), ("resnet8", None)],

@@ -45,6 +45,8 @@ RETIRED_METHODS = frozenset({"one_walk", "ramp"})
 """Experiments that older records name. They can be read, not trained; research/ideas says what they were."""
 SUFFIXES = ("none", "loss", "lr")
 """What may follow the "+" of a label: the value of ``compensate`` in current and in older records."""
+NO_GROWING_RATE = "Growing the learning rate was dropped: choose a larger lr, or compensate=loss or none."
+"""What to do instead of training as in older records with ``compensate="lr"``."""
 LARGEST_FLOAT, LARGEST_INT = 1_000_000_000, 1_000_000
 
 
@@ -102,6 +104,8 @@ def _unknown_method(name: str, text: str) -> InputError:
         remedy = "A static method selects once, before training: use it with `infobatch train` or `compare`."
     elif name in RETIRED_METHODS:
         remedy = "That experiment was dropped: its records can be read, but it is no longer trained."
+    elif plus and suffix == "lr":
+        remedy = NO_GROWING_RATE
     elif plus and suffix in SUFFIXES:
         remedy = f"The method is {without_suffix}; pass --compensate {suffix} for the rest."
     else:

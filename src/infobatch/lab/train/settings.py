@@ -15,7 +15,7 @@ from ...checks import as_int, is_number
 from ...errors import InputError, message
 from ..format import suggest
 from ..tasks.nets import check_net
-from .method_text import check_method, is_retired, is_reweighted, parse_sieve, pruning_method
+from .method_text import NO_GROWING_RATE, check_method, is_retired, is_reweighted, parse_sieve, pruning_method
 
 Compensate = Literal["none", "loss"]
 Schedule = Literal["onecycle", "cosine", "step", "constant"]
@@ -159,8 +159,7 @@ class Settings:
                 a sieve names an unknown net.
         """
         if self.compensate not in get_args(Compensate):
-            remedy = "Growing the learning rate was dropped: choose a larger lr, or compensate=loss or none."
-            raise InputError(message("compensate none or loss", repr(self.compensate), remedy))
+            raise InputError(message("compensate none or loss", repr(self.compensate), NO_GROWING_RATE))
         if self.ideas:
             remedy = "These experiments were dropped: their records can be read, but they are no longer trained."
             raise InputError(message("no ideas", repr(self.ideas), remedy))
