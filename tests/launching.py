@@ -79,6 +79,11 @@ class Program:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
 
+    def errors(self) -> str:
+        """What it has printed to stderr so far."""
+        path = self._files[1]
+        return path.read_text() if path.exists() else ""
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it printed, once it has ended."""
         self._process.join(timeout)
