@@ -147,3 +147,20 @@ def test_a_batch_sampler_that_drops_a_whole_epoch_is_refused(workers: int) -> No
     resumed.load_state_dict(state)
     assert list(loader) == []
     assert resumed.epoch == 1
+
+
+@pytest.mark.parametrize("reorder", [list, reversed, sorted])
+def test_channels_reach_their_samples_in_whatever_order_batches_come(reorder: Callable[[Any], Any]) -> None:
+    values = torch.rand(20)
+    method = infobatch.methods.dynamic_uncertainty(ratio=0.3, window=2)
+    train_data = infobatch.Pruned(TensorDataset(values), method, num_epochs=8)
+    own = torch.utils.data.BatchSampler(train_data.sampler, 6, drop_last=False)
+
+    class Reordered(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            return iter(reorder(list(own)))
+
+    for (x,) in infobatch.DataLoader(train_data, batch_sampler=Reordered()):
+        train_data.update(torch.zeros(len(x)), confidence=x)
+    assert train_data.epoch == 1
+    assert torch.equal(train_data.state_dict()["memory"]["p0"], values)

@@ -413,7 +413,6 @@ class Pruned(Owner):
         epoch.is_announced = True
         self._advice.check_growth(plan)
         if may_read and self.method.observes_hidden and not (epoch.done_before or epoch.done()):
-            assert isinstance(self._scores, ScoreTable)
             self._advice.check_hidden(self._scores)
 
     def _meet_ranks(self, iterator: _BaseDataLoaderIter | None = None) -> Ranks:

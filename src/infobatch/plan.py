@@ -62,6 +62,11 @@ class PlanNumbers(ABC):
         """
         return 1.0 if compensate == "loss" else self.kept / self.weight_sum
 
+    def to(self, device: torch.device) -> PlanNumbers:
+        """Return the plan on another device; numbers alone stay as they are."""
+        del device
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Plan(PlanNumbers):

@@ -100,12 +100,11 @@ def test_only_what_goes_to_the_cpu_is_waited_for(make: Any, device: torch.device
 def test_whom_a_loss_is_of_is_waited_for_on_the_cpu(moves: Any) -> None:
     whole, part = a_book(8), a_part(8)
     part._rows = [8]
-    some = torch.arange(3)
+    some, channels = torch.arange(3), {name: torch.ones(3) for name in whole.channels}
     moves.clear()
     for walk in (TableSlice(a_plan(8).indices, Ranks(), whole), ShardSlice(1, part, 0)):
-        walk.note(some, torch.ones(3))
+        walk.note(some, torch.ones(3), channels)
         walk.skip(some)
-    whole.record_channels(some, {name: torch.ones(3) for name in whole.channels})
     assert len(moves) == 5
     assert set(moves) == {("cpu", False)}
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 from ..errors import plural, warn
 from ..methods.method import Method, Moment
 from ..plan import EpochSummary, PlanNumbers
-from .scores import Scores, ScoreTable
+from .scores import Scores
 
 GROWTH_BOUND = 2.0
 """|D|/|S| beyond which a growing loss is warned about."""
@@ -126,9 +126,9 @@ class Advice:
             )
         return ""
 
-    def check_hidden(self, table: ScoreTable) -> None:
+    def check_hidden(self, scores: Scores) -> None:
         """Warn if samples were left out and not observed since, though the method needs it."""
-        if not self._gave_hidden and bool((table.memory["held"] == 0).any()):
+        if not self._gave_hidden and bool((scores.memory["held"] == 0).any()):
             self._gave_hidden = True
             warn(f"{self._method!r} needs the losses of the samples it left out after each epoch: see Pruned.hidden")
 

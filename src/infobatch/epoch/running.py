@@ -17,9 +17,9 @@ from ..attribution.counted import Counted, StockLoader
 from ..attribution.queue import Carried, Queue
 from ..errors import InputError, MisalignedError, RankError, message, warn
 from ..methods.memory import Memory
-from ..plan import Plan, PlanNumbers, move, summarize
+from ..plan import PlanNumbers, move, summarize
 from ..ranks.exchange import Meeting, Ranks, agree
-from .scores import Scores, TableSlice
+from .scores import Scores
 from .turn import Turn
 
 BOTH = message("indices with every update of a pass or with none", "both", "Choose one of the two.")
@@ -267,10 +267,7 @@ class RunningEpoch:
         if self.named:
             raise MisalignedError(BOTH)
         where = queue.take(count)
-        weights = queue.slice.note(where, scores)
-        if self.scores.channels:
-            assert isinstance(queue.slice, TableSlice)
-            self.scores.record_channels(queue.slice.indices_of(where), channels)
+        weights = queue.slice.note(where, scores, channels)
         queue.commit(where)  # last: after an interrupt before it, the batch waits, and the call may be repeated
         ghosts = queue.slice.ghost_count
         self.has_ghosts = ghosts > 0 and queue.taken > queue.total - ghosts
@@ -456,7 +453,7 @@ class RunningEpoch:
     def to(self, device: torch.device) -> None:
         self.scores.to(device)
         self.device = self.scores.device
-        if isinstance(self.plan, Plan):
+        if self.plan is not None:
             self.plan = self.plan.to(device)
         if self.last is not None:
             self.last.slice.to(device)

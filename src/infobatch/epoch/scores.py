@@ -390,12 +390,15 @@ class TableSlice(Slice):
     def matches(self, positions: range, indices: Tensor) -> bool:
         return torch.equal(self.at(positions), indices)
 
-    def note(self, where: Where, scores: Tensor) -> Tensor:
+    def note(self, where: Where, scores: Tensor, channels: Mapping[str, Tensor]) -> Tensor:
         if isinstance(where, Tensor):
             indices = move(where, scores.device)
             self._table.record(indices, scores)
+            self._table.record_channels(indices, channels)
             return self._table.look_up(indices)
         self.losses[where.start : where.stop].copy_(scores.detach())
+        if channels:
+            self._table.record_channels(self.indices[where.start : where.stop], channels)
         return self.weights[where.start : where.stop]
 
     def skip(self, where: Where) -> None:
@@ -403,9 +406,6 @@ class TableSlice(Slice):
             self._table.skip(where)
         else:
             self.losses[where.start : where.stop] = SKIPPED
-
-    def indices_of(self, where: Where) -> Tensor:
-        return where if isinstance(where, Tensor) else self.indices[where.start : where.stop]
 
     def hand_in(self) -> None:
         self.losses[self._real :] = UNSEEN

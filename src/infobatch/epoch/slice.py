@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -78,8 +78,8 @@ class Slice(ABC):
         """Whether the samples at these positions are ``indices``, so that the positions may be used for them."""
 
     @abstractmethod
-    def note(self, where: Where, scores: Tensor) -> Tensor:
-        """Record the scores of these samples and return their weights."""
+    def note(self, where: Where, scores: Tensor, channels: Mapping[str, Tensor]) -> Tensor:
+        """Record the scores and the score channels of these samples, and return their weights."""
 
     @abstractmethod
     def skip(self, where: Where) -> None:

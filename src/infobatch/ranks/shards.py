@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -273,7 +273,8 @@ class ShardSlice(Slice):
     def matches(self, positions: range, indices: Tensor) -> bool:  # noqa: ARG002
         return False
 
-    def note(self, where: Where, scores: Tensor) -> Tensor:
+    def note(self, where: Where, scores: Tensor, channels: Mapping[str, Tensor]) -> Tensor:
+        del channels  # methods that need them keep all scores in one table
         assert isinstance(where, Tensor)
         indices = move(where, scores.device)
         self._scores.record(indices, scores)
