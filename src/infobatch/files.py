@@ -110,7 +110,7 @@ def _unreadable(path: str | os.PathLike[str], why: str) -> StateError:
 
 
 class _ErrorRecorder:
-    """A file that records the OSError of a failed write, as for a full disk; torch hides it behind its own error."""
+    """A file that records the OSError of a failed write, such as a full disk; torch hides it behind its own error."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -137,7 +137,7 @@ def _check_written(draft: Any, path: str | os.PathLike[str]) -> None:
             message(
                 "tensors, numbers and text in a checkpoint, and lists and dicts of them",
                 ", ".join(sorted(unsafe)),
-                "weights_only loads nothing else: convert it, as by vars(args), dict(x), array.tolist() or "
+                "weights_only loads nothing else: convert it, for example by vars(args), dict(x), array.tolist() or "
                 "str(path), or allow it with torch.serialization.add_safe_globals. Nothing was written.",
             )
         )

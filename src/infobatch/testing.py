@@ -86,8 +86,8 @@ def assert_resumable(make_training: Callable[[], Training], stops: int = 8) -> N
     ``torch.load(weights_only=True)``. Stops lie at both ends of the run and at random; if the training has an attribute
     ``epoch``, the epoch that the next step belongs to, also in the middle of an epoch and around its beginning.
 
-    torch, ``random`` and NumPy are seeded alike before each call of ``make_training``, as by a script that is started
-    again, and get their random states back in the end.
+    torch, ``random`` and NumPy are seeded alike before each call of ``make_training``, as in a script that is started
+    again, and get their random states back at the end.
 
     Args:
         make_training: Returns a new training each time: an object that trains while it is iterated over, with

@@ -26,7 +26,7 @@ Where = range | Tensor
 def choose_scores(loss: Tensor, score: Tensor | None, kind: Recorded) -> Tensor:
     """Return what an update records: the losses, or the scores given instead; ``kind`` says what becomes of either.
 
-    A NaN score beside a finite loss says that nothing is known of the sample, so it is marked like a skipped one and
+    A NaN score with a finite loss means that nothing is known of the sample, so it is marked like a skipped one and
     takes no part in a mean. It must not be recorded as NaN, which is counted as a loss that is not finite. Nothing here
     waits for the device.
     """

@@ -228,7 +228,7 @@ class Card:
     source: str
     leaves_out: str
     cost: str = MEAN
-    """Of a plan for N samples, beside the shuffle that any epoch pays."""
+    """The cost of a plan for N samples, apart from the shuffle that every epoch needs."""
     weights: str = "unbiased"
     needs: str = "losses"
 

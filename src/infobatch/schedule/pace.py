@@ -127,10 +127,11 @@ class Paced:
         """Whether no epoch has begun, and nothing was stepped or loaded, since it was made."""
         self._has_warned = False
         self._watched_epoch: int | None = None
-        """The last epoch that began while this object existed, and how often it was stepped since."""
+        """The last epoch that began while this object existed."""
         self._calls = 0
+        """How often ``step`` was called since then."""
         self._first_rates = self._rates()
-        """The learning rates the scheduler began with, also if another process began it."""
+        """The learning rates the scheduler began with, even if that was in another process."""
         self._stepped = made = _count_steps(scheduler)
         """The scheduler's own count after the last step here."""
         self._start = None if made else copy.deepcopy(scheduler.state_dict())
@@ -259,7 +260,7 @@ class Paced:
         start = epoch * self.steps_per_epoch
         if done and (self.steps_per_epoch == 1 or self.train_data.plan().kept == self.train_data.plan().size):
             # In a full epoch every call is one step, as without pruning. A scheduler of epochs steps once in any epoch,
-            # also if the loop leaves it early.
+            # even if the loop leaves it early.
             return min(max(start, self._count) + 1, start + self.steps_per_epoch)
         return _steps_at(progress, self.steps_per_epoch)
 

@@ -75,7 +75,7 @@ def _average_batches(columns: Columns, losses: Tensor, context: Columns, *, shar
     )
 )
 def repb(ratio: float = 0.5) -> Method:
-    """Prune ``ratio`` of the samples whose loss was below the mean of their last batch; weigh by how often each came.
+    """Prune ``ratio`` of the samples with a loss below the mean of their last batch; weight rarely selected ones more.
 
     Args:
         ratio: The share pruned among those samples, in every epoch anew.
@@ -103,7 +103,7 @@ def below_batch(stats: Stats, moment: Moment, *, ratio: float) -> list[Cut]:
 
 
 def weigh_by_visits(view: ScoresView, moment: Moment, generator: torch.Generator, *, ratio: float) -> Plan:
-    """Give each sample of the plan the weight E/N_i: of the E finished epochs, N_i had it in their plans."""
+    """Give each sample of the plan the weight E/N_i if it was in the plans of N_i of the E finished epochs."""
     plan = below_batch(view, moment, generator, ratio=ratio)
     weights = max(moment.epoch, 1) / view.memory["visits"].clamp(min=1)  # 1 in the first epoch
     return Plan(plan.epoch, plan.indices, torch.where(plan.table != 0, weights, 0.0))
