@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-_LAZY = ("selection", "testing")
+_LAZY = ("adapters", "selection", "testing")
 """Public modules that ``import infobatch`` leaves alone; they are imported where they are first used."""
 
 

@@ -1,1 +1,5 @@
 """Losses per sample for tasks whose criterion returns something else."""
+
+from .diffusion import TimestepNormalizer, diffusion_loss, min_snr_weight
+
+__all__ = ["TimestepNormalizer", "diffusion_loss", "min_snr_weight"]
