@@ -479,6 +479,11 @@ def test_wrong_arguments_are_refused(prediction: Any, target: Any, t: Any, weigh
         diffusion_loss(prediction, target, t, TimestepNormalizer(0, 1000), weight=weight)
 
 
+def test_timesteps_are_checked_without_a_normalizer_too() -> None:
+    with pytest.raises(InputError, match="expand"):
+        diffusion_loss(X, X, torch.tensor(3), None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
