@@ -123,7 +123,7 @@ def test_public_names_are_there() -> None:
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert set(dir(infobatch)) == {*infobatch.__all__, "__version__", "selection", "testing"}
+    assert set(dir(infobatch)) == {*infobatch.__all__, "__version__", "adapters", "selection", "testing"}
 
 
 @pytest.mark.parametrize(

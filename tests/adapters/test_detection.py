@@ -412,6 +412,7 @@ MATCHED = match_in_order(LABELS)
         ([OUTPUTS], LABELS[:2], [MATCHED], {}, "3 images"),
         ([OUTPUTS], [{"labels": torch.tensor([1])}] * 3, [MATCHED], {}, "class_labels"),
         ([OUTPUTS], [{**LABELS[0], "boxes": torch.zeros(1, 4)}] * 3, [MATCHED], {}, "class_labels"),
+        ([OUTPUTS], [{k: v.to("meta") for k, v in one.items()} for one in LABELS], [MATCHED], {}, "labels on meta"),
         ([OUTPUTS], LABELS, MATCHED, {}, "matcher"),
         ([OUTPUTS, OUTPUTS], LABELS, [MATCHED], {}, "matcher"),
         ([OUTPUTS], LABELS, [MATCHED[:2]], {}, "matcher"),

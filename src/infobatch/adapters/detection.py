@@ -265,6 +265,11 @@ def _check_matched(layers: Any, labels: Any, indices: Any) -> None:
     if not isinstance(labels, Sequence) or len(labels) != size or not all(map(_is_label, labels)):
         remedy = "Pass the labels as for the model: an image without objects has empty ones."
         raise InputError(message(f"class_labels and boxes of each of {size} images", describe(labels), remedy))
+    device = layers[0]["logits"].device
+    strays = {value.device for one in labels for value in (one["class_labels"], one["boxes"])} - {device}
+    if strays:
+        remedy = "Move them with the images."
+        raise InputError(message(f"labels on {device}, like the logits", f"labels on {strays.pop()}", remedy))
     if not isinstance(indices, Sequence) or len(indices) != len(layers) or any(len(one) != size for one in indices):
         remedy = "Pass [matcher(layer, labels) for layer in layers]."
         expected = f"for each of {len(layers)} layers the matches of {size} images"

@@ -37,7 +37,11 @@ class TimestepNormalizer:
     A batch is scored with the statistics of the batches before it, then they learn from it; under ``torch.no_grad()``
     they do not learn. Old losses are forgotten as new ones of the same bin come, so the statistics follow a model that
     improves, and losses of early and late batches are compared with what was usual at their time. Until a bin has seen
-    ``warmup`` losses its scores are NaN, so that its samples are unknown and kept.
+    ``warmup`` losses its scores are NaN, so that its samples are unknown and kept. Save the normalizer's state beside
+    that of the training data; without it, a resumed run warms up again.
+
+    In a pruned epoch the statistics are those of the samples that remain. A score still has the noise of one timestep
+    and one noise image in it, so it tells less about a sample than an average over epochs does.
 
     On several ranks each has its own statistics: they estimate the same numbers, so the ranks need not communicate, and
     the state of any rank can be loaded on all. Scores are around 0 and may be negative. Methods that compare scores
