@@ -184,12 +184,17 @@ def test_wrong_dense_losses_are_refused(losses: Any, counts: Any, image: Any, no
 # ---- set prediction --------------------------------------------------------------------------------------------
 
 
+def make_boxes(count: int, generator: torch.Generator) -> Tensor:
+    """Return centers and sizes of boxes, of which some overlap and some do not."""
+    return torch.rand(count, 4, generator=generator) * torch.tensor([1.0, 1.0, 0.6, 0.6]) + 0.05
+
+
 def make_labels(counts: list[int], classes: int = 4, seed: int = 0) -> list[dict[str, Tensor]]:
     generator = lot(seed)
     return [
         {
             "class_labels": torch.randint(classes, (count,), generator=generator),
-            "boxes": torch.rand(count, 4, generator=generator) * 0.4 + 0.2,
+            "boxes": make_boxes(count, generator),
         }
         for count in counts
     ]
@@ -253,7 +258,7 @@ def make_outputs(size: int, seed: int = 0, queries: int = 5) -> dict[str, Tensor
     generator = lot(seed)
     return {
         "logits": torch.randn(size, queries, 5, generator=generator),
-        "pred_boxes": torch.rand(size, queries, 4, generator=generator) * 0.4 + 0.2,
+        "pred_boxes": make_boxes(size * queries, generator).reshape(size, queries, 4),
     }
 
 
