@@ -2,5 +2,14 @@
 
 from .detection import per_image, set_prediction_loss
 from .diffusion import TimestepNormalizer, diffusion_loss, min_snr_weight
+from .per_sample import PerSample, per_sample
 
-__all__ = ["TimestepNormalizer", "diffusion_loss", "min_snr_weight", "per_image", "set_prediction_loss"]
+__all__ = [
+    "PerSample",
+    "TimestepNormalizer",
+    "diffusion_loss",
+    "min_snr_weight",
+    "per_image",
+    "per_sample",
+    "set_prediction_loss",
+]
