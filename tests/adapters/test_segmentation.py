@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import infobatch
 from infobatch import InputError, Sieve
-from infobatch.adapters import segmentation
+from infobatch.adapters import segmentation_loss
 from infobatch.sieve import Proxy, hardest
 
 BATCH, CLASSES, SIZE, IGNORED = 5, 4, 12, 255
@@ -89,7 +89,7 @@ def literal_scores_with_gradient(losses: Tensor) -> Tensor:
 def test_the_heads_are_averaged_separately_and_summed(average: Any) -> None:
     net, weights = Net(), [1.0, 0.4]
     heads = net(IMAGES)
-    loss, score = segmentation(heads, LABELS, weights, average=average)
+    loss, score = segmentation_loss(heads, LABELS, weights, average=average)
     expected = literal_loss(heads, weights, average)
     torch.testing.assert_close(loss.mean(), expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(gradient(net, loss.mean()), gradient(net, literal_loss(net(IMAGES), weights, average)))
@@ -103,7 +103,7 @@ def test_the_heads_are_averaged_separately_and_summed(average: Any) -> None:
 def test_class_weights_are_those_of_torch(average: Any) -> None:
     net = Net()
     logits = net(IMAGES)[0]
-    loss, score = segmentation(logits, LABELS, class_weights=WEIGHTS, average=average)
+    loss, score = segmentation_loss(logits, LABELS, class_weights=WEIGHTS, average=average)
     scores = literal_scores([logits], [1.0], WEIGHTS)
     torch.testing.assert_close(score, scores, rtol=1e-12, atol=0, equal_nan=True)
     if average == "batch":
@@ -117,7 +117,7 @@ def test_an_image_of_classes_without_weight_is_unknown() -> None:
     labels = torch.full((2, 4, 4), 2)
     labels[1] = 1
     logits = torch.rand(2, CLASSES, 4, 4, generator=lot(), requires_grad=True)
-    loss, score = segmentation(logits, labels, class_weights=WEIGHTS)
+    loss, score = segmentation_loss(logits, labels, class_weights=WEIGHTS)
     assert loss[0] == 0
     assert score.isnan().tolist() == [True, False]
     loss.mean().backward()
@@ -129,14 +129,14 @@ def test_an_image_of_classes_without_weight_is_unknown() -> None:
 @pytest.mark.parametrize("ignored", [255, 0])
 def test_labels_may_be_any_integers(dtype: torch.dtype, ignored: int) -> None:
     logits = Net()(IMAGES)[0]
-    loss, _ = segmentation(logits, LABELS.clamp(max=3).to(dtype), ignore_index=ignored)
+    loss, _ = segmentation_loss(logits, LABELS.clamp(max=3).to(dtype), ignore_index=ignored)
     expected = F.cross_entropy(resized(logits), LABELS.clamp(max=3), ignore_index=ignored)
     torch.testing.assert_close(loss.mean(), expected, rtol=1e-12, atol=0)
 
 
 def test_a_batch_without_a_valid_pixel_changes_nothing() -> None:
     logits = torch.rand(2, CLASSES, 4, 4, generator=lot(), requires_grad=True)
-    loss, score = segmentation(logits, torch.full((2, 4, 4), IGNORED))
+    loss, score = segmentation_loss(logits, torch.full((2, 4, 4), IGNORED))
     assert loss.tolist() == [0, 0]
     assert bool(score.isnan().all())
     loss.mean().backward()
@@ -161,7 +161,7 @@ def assert_like_the_model(model: Any, heads: list[Tensor], weights: list[float])
     labels = F.interpolate(LABELS[:, None].float(), (64, 64)).long().squeeze(1)
     outputs = model(pixel_values=images, labels=labels)
     assert len(heads) == len(weights)
-    loss, score = segmentation(heads, labels, weights)
+    loss, score = segmentation_loss(heads, labels, weights)
     assert score.isnan().tolist() == [False, False, True, False, False]
     torch.testing.assert_close(loss.mean(), outputs.loss, rtol=1e-12, atol=0)
     parameters = [one for one in model.parameters() if one.requires_grad]
@@ -207,7 +207,7 @@ def test_segformer_of_transformers() -> None:
 def test_half_precision_is_summed_in_single(dtype: torch.dtype) -> None:
     labels = torch.zeros(2, 300, 300, dtype=torch.int64)
     logits = torch.zeros(2, CLASSES, 300, 300, dtype=dtype)
-    loss, score = segmentation(logits, labels, average="sum")
+    loss, score = segmentation_loss(logits, labels, average="sum")
     assert loss.dtype == score.dtype == torch.float32
     torch.testing.assert_close(loss, torch.full((2,), 2 * 90_000 * math.log(4)))
 
@@ -215,9 +215,9 @@ def test_half_precision_is_summed_in_single(dtype: torch.dtype) -> None:
 def test_under_autocast() -> None:
     net = Net().float()
     with torch.autocast("cpu", torch.bfloat16):
-        loss, score = segmentation(net(IMAGES.float()), LABELS, [1.0, 0.4])
+        loss, score = segmentation_loss(net(IMAGES.float()), LABELS, [1.0, 0.4])
     assert loss.dtype == score.dtype == torch.float32
-    expected = segmentation(net(IMAGES.float()), LABELS, [1.0, 0.4])
+    expected = segmentation_loss(net(IMAGES.float()), LABELS, [1.0, 0.4])
     torch.testing.assert_close(score, expected.score, rtol=0.05, atol=0, equal_nan=True)
     loss.mean().backward()
 
@@ -225,9 +225,9 @@ def test_under_autocast() -> None:
 @pytest.mark.parametrize("class_weights", [None, WEIGHTS])
 def test_it_compiles_to_one_graph(class_weights: Tensor | None) -> None:
     heads = [one.detach() for one in Net()(IMAGES)]
-    compiled = torch.compile(segmentation, fullgraph=True, backend="eager")
+    compiled = torch.compile(segmentation_loss, fullgraph=True, backend="eager")
     got = compiled(heads, LABELS, [1.0, 0.4], class_weights=class_weights)
-    expected = segmentation(heads, LABELS, [1.0, 0.4], class_weights=class_weights)
+    expected = segmentation_loss(heads, LABELS, [1.0, 0.4], class_weights=class_weights)
     torch.testing.assert_close(got.loss, expected.loss)
     torch.testing.assert_close(got.score, expected.score, equal_nan=True)
 
@@ -240,15 +240,15 @@ def test_pruning_is_unbiased(average: Any) -> None:
     net = Net()
 
     def losses_of(rows: Tensor, weights: Tensor) -> Tensor:
-        return segmentation(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4], average=average).loss
+        return segmentation_loss(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4], average=average).loss
 
-    full = gradient(net, segmentation(net(IMAGES), LABELS, [1.0, 0.4], average=average).loss.mean())
+    full = gradient(net, segmentation_loss(net(IMAGES), LABELS, [1.0, 0.4], average=average).loss.mean())
     torch.testing.assert_close(expected_gradient(net, losses_of, SCORES), full, rtol=1e-10, atol=1e-15)
 
 
 def test_scores_do_not_depend_on_the_batch() -> None:
     net, data = Net(), infobatch.InfoBatch(range(BATCH), num_epochs=8)
-    train(data, 2, lambda rows: segmentation(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4]))
+    train(data, 2, lambda rows: segmentation_loss(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4]))
     expected = literal_scores(net(IMAGES), [1.0, 0.4]).float()
     torch.testing.assert_close(data.scores, expected, equal_nan=True)
 
@@ -257,12 +257,12 @@ def test_a_sieve_chooses_images() -> None:
     net, small, data = Net(), Net(), infobatch.InfoBatch(range(BATCH), num_epochs=8)
 
     def losses(net: nn.Module, rows: Tensor) -> Tensor:
-        return segmentation(net(IMAGES[rows])[0], LABELS[rows], average="sample").loss
+        return segmentation_loss(net(IMAGES[rows])[0], LABELS[rows], average="sample").loss
 
     sieve = Sieve(Proxy(small, losses=losses), hardest(keep=0.5))
     for batch in infobatch.DataLoader(data, batch_size=4):
         rows, _ = sieve(batch)
-        found = segmentation(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4])
+        found = segmentation_loss(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4])
         loss, (_, score) = sieve.expand(found.loss).loss, sieve.expand(found.score)
         data.update(loss, score=score).backward()
     seen = data.scores.isfinite()
@@ -300,4 +300,4 @@ GOOD: dict[str, Any] = {"logits": torch.zeros(2, 3, 4, 4), "labels": torch.zeros
 )
 def test_wrong_arguments_are_refused(change: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        segmentation(**{**GOOD, **change})
+        segmentation_loss(**{**GOOD, **change})

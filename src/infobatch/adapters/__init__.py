@@ -2,16 +2,19 @@
 
 from .detection import per_image, set_prediction_loss
 from .diffusion import TimestepNormalizer, diffusion_loss, min_snr_weight
+from .language import chunked_language_loss, language_loss
 from .per_sample import PerSample, per_sample
-from .segmentation import segmentation
+from .segmentation import segmentation_loss
 
 __all__ = [
     "PerSample",
     "TimestepNormalizer",
+    "chunked_language_loss",
     "diffusion_loss",
+    "language_loss",
     "min_snr_weight",
     "per_image",
     "per_sample",
-    "segmentation",
+    "segmentation_loss",
     "set_prediction_loss",
 ]

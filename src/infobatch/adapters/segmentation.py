@@ -18,7 +18,7 @@ from ..errors import InputError, message
 from .per_sample import Average, PerSample, average_sums, check_average
 
 
-def segmentation(
+def segmentation_loss(
     logits: Tensor | Sequence[Tensor],
     labels: Tensor,
     head_weights: Sequence[float] | None = None,
@@ -60,7 +60,7 @@ def segmentation(
     >>> for x, y in infobatch.DataLoader(train_data, batch_size=4):
     ...     features = backbone(x)
     ...     features = torch.nn.functional.interpolate(features, scale_factor=4)
-    ...     loss, score = adapters.segmentation([head(features), auxiliary(features)], y, (1.0, 0.4))
+    ...     loss, score = adapters.segmentation_loss([head(features), auxiliary(features)], y, (1.0, 0.4))
     ...     train_data.update(loss, score=score).backward()
     """
     heads = [logits] if isinstance(logits, Tensor) else logits
