@@ -123,7 +123,7 @@ def test_it_compiles_to_one_graph(average: Any) -> None:
     ("average", "word"),
     [
         ("mean", "average as one of"),
-        (None, "num_items_in_batch"),
+        (None, "gives no number"),
         (0, "positive"),
         (-1.0, "positive"),
         (True, "positive"),
@@ -189,7 +189,7 @@ def test_a_sieve_looks_with_own_means_and_trains_on_the_mean_over_the_batch() ->
     for batch in infobatch.DataLoader(data, batch_size=4):
         rows, _ = sieve(batch)
         found = per_sample(token_losses(net, rows), LABELS[rows] != -100, "batch")
-        loss, (_, score) = sieve.expand(found.loss).loss, sieve.expand(found.score)
+        loss, score = sieve.expand(found.loss).loss, sieve.expand(found.score).score
         data.update(loss, score=score).backward()
     seen = data.scores.isfinite()
     assert int(seen.sum()) >= 2

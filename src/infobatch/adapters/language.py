@@ -39,11 +39,12 @@ def language_loss(
 ) -> PerSample:
     """Return each sequence's cross entropy over its tokens.
 
-    It replaces ``outputs.loss`` of a model of transformers, and torch's ``cross_entropy`` over flattened tokens. To
-    replace ``DataCollatorWithFlattening`` and the like in a loop with ``infobatch.DataLoader``, keep that as its
-    ``collate_fn``, and pass ``position_ids=batch["position_ids"], count=len(train_data.batch_indices)``. Where items of
-    the data set are packs themselves, pass neither, and
-    ``labels=labels.masked_fill(position_ids == 0, -100)``: one loss per pack.
+    It replaces ``outputs.loss`` of a model of transformers, and torch's ``cross_entropy`` over flattened tokens.
+
+    Samples that a ``collate_fn`` packs, as ``DataCollatorWithFlattening`` does, are told apart in a loop over
+    ``infobatch.DataLoader`` with ``position_ids=batch["position_ids"], count=len(train_data.batch_indices)``.
+    Where the items of the data set are packs themselves, leave both out, and pass
+    ``labels.masked_fill(position_ids == 0, -100)`` as labels: one loss per pack.
 
     Args:
         logits: The logits of each token, shape [batch, length, vocabulary].

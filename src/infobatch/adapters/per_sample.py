@@ -48,7 +48,8 @@ def per_sample(losses: Tensor, mask: Tensor | None = None, average: Average = "s
             - ``"batch"``: the mean over all valid elements of the batch, as of torch's
               ``CrossEntropyLoss(ignore_index=...)`` and the models of transformers. Every element has the same
               influence within its batch. What a batch is divided by depends on which samples it holds, so pruning is
-              unbiased only approximately; with the averages above and below it is so exactly.
+              unbiased only approximately. It is so exactly with the averages above and below, and with a fixed number,
+              such as that of the valid elements of a usual batch.
             - ``"all"``: the mean over all elements, with losses of 0 where the mask excludes them, as of mmsegmentation
               by default.
             - ``"sum"``: the sum over the batch, as of a VAE's script.
@@ -58,7 +59,8 @@ def per_sample(losses: Tensor, mask: Tensor | None = None, average: Average = "s
 
     Returns:
         ``loss`` and ``score``, each of shape [batch] and at least float32. The score is the mean of the sample's own
-        valid elements, whatever the average: pass both to ``update``, or long samples score as hard ones.
+        valid elements, whatever the average: pass both to ``update``, or long samples score as hard ones. A sieve looks
+        with ``"sample"``; after it, expand both: ``sieve.expand(loss).loss`` and ``sieve.expand(score).score``.
 
     Raises:
         InputError: If ``losses`` are not floating-point losses with a batch dimension, the mask does not fit them, or
@@ -142,9 +144,9 @@ def check_average(average: Any, device: torch.device) -> None:
     else:
         is_right, got = is_number(average) and average > 0, repr(average)
     if average is None:
-        remedy = 'Where the Trainer passes no number: average="batch" if num_items_in_batch is None else it.'
+        remedy = 'Where the Trainer gives no number, pass "batch".'
     if not is_right:
-        raise InputError(message(f"average as one of {', '.join(AVERAGES)}, or a positive number", got, remedy))
+        raise InputError(message(f"average as one of {AVERAGES}, or a positive number", got, remedy))
 
 
 def _check_losses(losses: Any) -> None:
