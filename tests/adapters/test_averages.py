@@ -76,6 +76,23 @@ def test_without_a_mask_all_elements_count(average: Any) -> None:
     torch.testing.assert_close(loss.mean(), losses.sum() / divisor, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("average", ["sample", "batch", "all"])
+def test_without_a_mask_they_are_exactly_the_means(average: Any) -> None:
+    losses = torch.rand(5, 3, 4, generator=lot())
+    loss, score = per_sample(losses, average=average)
+    assert torch.equal(loss, losses.flatten(1).mean(1))
+    assert torch.equal(score, loss)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_average_their_gradients_share_a_number(ranks: int) -> None:
+    net, rows = model(), torch.arange(BATCH)
+    number = (LABELS != -100).sum() / ranks
+    parts = rows.tensor_split(ranks)
+    mean = torch.stack([per_sample(token_losses(net, i), LABELS[i] != -100, number).loss.mean() for i in parts]).mean()
+    torch.testing.assert_close(mean, script(net, "batch"), rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("average", ["batch", 11])
 def test_batches_of_any_size_accumulate_to_the_step(average: Any) -> None:
     """Only with the number of elements of the step do parts of unequal size add up to it."""

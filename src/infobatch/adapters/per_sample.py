@@ -55,7 +55,8 @@ def per_sample(losses: Tensor, mask: Tensor | None = None, average: Average = "s
             - ``"sum"``: the sum over the batch, as of a VAE's script.
             - a number, or a tensor with one value: the sum over the batch divided by it. As the number of valid
               elements of all batches that are accumulated for a step, it is the Trainer's ``num_items_in_batch``: call
-              backward on the mean of each of these batches, without dividing by how many they are.
+              backward on the mean of each of these batches, without dividing by how many they are. Ranks average their
+              gradients: divide a number that all of them share by the number of ranks.
 
     Returns:
         ``loss`` and ``score``, each of shape [batch] and at least float32. The score is the mean of the sample's own
