@@ -276,7 +276,7 @@ def is_count(value: Any, least: int) -> bool:
 
 def as_int(value: Any) -> int | None:
     """Return an integer of any library as a Python int, as 3 for np.int64(3); None for all else, bools included."""
-    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):  # older NumPy takes its own as 1
         return None
     try:
         return operator.index(value)

@@ -243,7 +243,7 @@ class EpochSummary:
         effective_size: Kish's effective sample size of the weights.
         noise: The squared noise-to-signal ratio of a step compared with full data, estimated with losses in place of
             gradient norms. The paper's B.3 asks for at most 1. Uniform pruning has 1; pruning small gradients gives
-            less.
+            less. It says nothing if ``update`` was given scores that are not losses, such as normalized ones.
         not_finite: How many losses were NaN or infinite. They did not become scores.
 
     >>> import torch, infobatch
