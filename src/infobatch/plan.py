@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .errors import InputError, message
+
 Compensation = Literal["none", "loss"]
 """What makes up for the missing steps of a pruned epoch: nothing, or a loss that grows by |D|/|S| as in the paper."""
 SAMPLE = 1 << 16
@@ -67,6 +69,29 @@ class PlanNumbers(ABC):
         del device
         return self
 
+    def weights_of(self, indices: Tensor) -> Tensor:
+        """Return the weights of these samples, scaled to mean 1 over the plan, as an adapter needs them.
+
+        Unlike ``Pruned.batch_weights`` they are known before ``update``, and never grow with the loss.
+
+        Args:
+            indices: Positions in the data set, as from ``Pruned.batch_indices``.
+
+        Raises:
+            InputError: With ``shard_scores``: no rank holds the weights of all samples.
+
+        >>> import infobatch
+        >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)
+        >>> for x in infobatch.DataLoader(train_data, batch_size=4):
+        ...     weights = train_data.plan().weights_of(train_data.batch_indices)
+        ...     loss = train_data.update(x / 8)
+        >>> weights
+        tensor([1., 1., 1., 1.])
+        """
+        del indices
+        remedy = "Leave shard_scores out."
+        raise InputError(message("a plan with the weights of all samples", "one in shards", remedy))
+
 
 @dataclass(frozen=True, eq=False)
 class Plan(PlanNumbers):
@@ -102,6 +127,9 @@ class Plan(PlanNumbers):
     def weights(self) -> Tensor:
         """The weight of each kept sample as drawn, in the order of ``indices``."""
         return self.table.index_select(0, self.indices)
+
+    def weights_of(self, indices: Tensor) -> Tensor:
+        return self.table.index_select(0, move(indices, self.table.device)) * self.scale("none")
 
     @cached_property
     def weight_sum(self) -> float:  # type: ignore[override]

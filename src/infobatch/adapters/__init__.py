@@ -3,6 +3,7 @@
 from .detection import per_image, set_prediction_loss
 from .diffusion import TimestepNormalizer, diffusion_loss, min_snr_weight
 from .language import chunked_language_loss, language_loss
+from .mixing import mix_targets, mixed_loss
 from .per_sample import PerSample, per_sample
 from .segmentation import segmentation_loss
 
@@ -13,6 +14,8 @@ __all__ = [
     "diffusion_loss",
     "language_loss",
     "min_snr_weight",
+    "mix_targets",
+    "mixed_loss",
     "per_image",
     "per_sample",
     "segmentation_loss",

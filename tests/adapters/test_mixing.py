@@ -1,0 +1,479 @@
+"""MixUp and CutMix: the loss of a row, the score of a sample, the weight of a pair."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lots import lot
+from plans import all_plans, expected_gradient, gradient
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import infobatch
+from infobatch import InputError
+from infobatch.adapters import mix_targets, mixed_loss
+
+BATCH, CLASSES = 8, 5
+LABELS = torch.tensor([0, 3, 1, 4, 2, 1, 0, 2])  # rows 2 and 5 are partners of one class
+LOGITS = torch.randn(BATCH, CLASSES, generator=lot(), dtype=torch.float64)
+ROLLED = torch.arange(BATCH).roll(1)
+ONE_EACH = torch.rand(BATCH, generator=lot(1), dtype=torch.float64)
+
+
+def targets_of(lam: float | Tensor, labels: Tensor = LABELS, partners: Tensor | None = None) -> Tensor:
+    """Literal: one-hot, mixed row by row."""
+    partners = torch.arange(len(labels)).flip(0) if partners is None else partners
+    found = torch.zeros(len(labels), CLASSES, dtype=torch.float64)
+    for row, partner in enumerate(partners.tolist()):
+        share = float(lam if isinstance(lam, float) else lam[row])
+        found[row, labels[row]] += share
+        found[row, labels[partner]] += 1 - share
+    return found
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------
+
+
+def timm_part(name: str) -> Any:
+    """A file of timm, loaded alone: the package needs torchvision."""
+    found = importlib.util.find_spec("timm")
+    if found is None or found.origin is None:
+        pytest.skip("timm is not installed")
+    spec = importlib.util.spec_from_file_location(f"timm_{Path(name).stem}", Path(found.origin).parent / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+@pytest.mark.parametrize("cutmix", [0.0, 1.0])
+def test_a_batch_of_timm(mode: str, smoothing: float, cutmix: float) -> None:
+    """Its targets are explained, and the mean is its criterion's, with its gradient."""
+    mixup = timm_part("data/mixup.py").Mixup(
+        1.0 - cutmix, cutmix, mode=mode, label_smoothing=smoothing, num_classes=CLASSES
+    )
+    criterion = timm_part("loss/cross_entropy.py").SoftTargetCrossEntropy()
+    _, targets = mixup(torch.rand(BATCH, 3, 8, 8, generator=lot()), LABELS)
+    mine, theirs = LOGITS.float().requires_grad_(), LOGITS.float().requires_grad_()
+    loss, score = mixed_loss(mine, targets, LABELS)
+    expected = criterion(theirs, targets)
+    assert torch.equal(loss.mean(), expected)
+    assert torch.equal(*(torch.autograd.grad(*pair)[0] for pair in ((loss.mean(), mine), (expected, theirs))))
+    assert mode == "elem" or bool(score.isfinite().all())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("each", [False, True])
+def test_targets_as_timm_makes_them(smoothing: float, each: bool) -> None:
+    target = timm_part("data/mixup.py").mixup_target
+    lam = ONE_EACH.float()[:, None] if each else 0.3
+    assert torch.equal(mix_targets(LABELS, CLASSES, lam, smoothing=smoothing), target(LABELS, CLASSES, lam, smoothing))
+
+
+@pytest.mark.parametrize("partners", [None, ROLLED], ids=["flip", "roll"])
+@pytest.mark.parametrize("lam", [0.3, 1.0, ONE_EACH], ids=["batch", "unmixed", "elem"])
+def test_targets_and_their_loss_literally(lam: float | Tensor, partners: Tensor | None) -> None:
+    targets = mix_targets(LABELS, CLASSES, lam, partners=partners)
+    torch.testing.assert_close(targets.double(), targets_of(lam, partners=partners), atol=1e-7, rtol=1e-6)
+    loss, _ = mixed_loss(LOGITS, targets, LABELS, partners=partners)
+    chances = LOGITS.exp() / LOGITS.exp().sum(1, keepdim=True)
+    literal = [
+        -sum(float(t) * math.log(p) for t, p in zip(*pair, strict=True)) for pair in zip(targets, chances, strict=True)
+    ]
+    torch.testing.assert_close(loss, torch.tensor(literal, dtype=torch.float64))
+
+
+def test_torchvision_gives_the_smoothing_to_the_criterion() -> None:
+    plain, smoothed = targets_of(0.3), mix_targets(LABELS, CLASSES, 0.3, smoothing=0.1).double()
+    mine, theirs = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+    loss, score = mixed_loss(mine, plain, LABELS, label_smoothing=0.1)
+    expected = nn.CrossEntropyLoss(label_smoothing=0.1)(theirs, plain)
+    torch.testing.assert_close(loss.mean(), expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss.mean(), mine)[0], torch.autograd.grad(expected, theirs)[0], rtol=1e-6, atol=1e-12
+    )
+    upstream = mixed_loss(LOGITS, smoothed, LABELS)
+    torch.testing.assert_close(loss.detach(), upstream.loss, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(score, upstream.score, rtol=1e-5, atol=1e-6)
+
+
+def test_binary_cross_entropy_averages_over_classes() -> None:
+    targets = targets_of(0.3)
+    loss, score = mixed_loss(LOGITS, targets, LABELS, criterion="bce")
+    assert torch.equal(
+        loss.mean(), F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="none").mean(1).mean()
+    )
+    gaps = (targets - LOGITS.sigmoid()).abs()
+    expected = [gaps[row, LABELS[row]] + gaps[BATCH - 1 - row, LABELS[row]] for row in (0, 1, 3)]
+    torch.testing.assert_close(score[[0, 1, 3]], torch.stack(expected))
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lam", [0.5, 0.3, 1.0])
+@pytest.mark.parametrize("partners", [None, ROLLED], ids=["flip", "roll"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_scores_of_samples_mixed_with_another_class(lam: float, partners: Tensor | None, smoothing: float) -> None:
+    """The author's form and the paper's, sample by sample."""
+    targets = mix_targets(LABELS, CLASSES, lam, partners=partners, smoothing=smoothing).double()
+    errors = mixed_loss(LOGITS, targets, LABELS, partners=partners).score
+    paper = mixed_loss(LOGITS, targets, LABELS, partners=partners, score="paper").score
+    chances, sums = LOGITS.softmax(1), []
+    order = list(reversed(range(BATCH))) if partners is None else partners.tolist()
+    for i, y in enumerate(LABELS.tolist()):
+        j = order.index(i)
+        if y in (LABELS[order[i]], LABELS[j]):
+            continue
+        expected = (targets[i, y] - chances[i, y]).abs() + (targets[j, y] - chances[j, y]).abs()
+        torch.testing.assert_close(errors[i], expected, rtol=1e-5, atol=1e-6)
+        sums.append(paper[i] + chances[i, y] + chances[j, y])  # A.3 with its sign turned: only a constant is added
+    assert len(sums) >= 5
+    torch.testing.assert_close(torch.stack(sums), sums[0].expand(len(sums)), rtol=1e-5, atol=1e-6)
+
+
+def linear_rows(errors: Tensor, lam: float | Tensor, labels: Tensor) -> Tensor:
+    """Logits of a model whose error at the class of a sample is its share times the sample's own error."""
+    found = targets_of(lam, labels)
+    lam = torch.full((len(labels),), lam, dtype=torch.float64) if isinstance(lam, float) else lam
+    for i, j in enumerate(reversed(range(len(labels)))):
+        lost = torch.zeros(CLASSES, dtype=torch.float64)
+        lost[labels[i]] += lam[i] * errors[i]
+        lost[labels[j]] += (1 - lam[i]) * errors[j]
+        free = next(c for c in range(CLASSES) if c not in (labels[i], labels[j]))
+        found[i] -= lost
+        found[i, free] += lost.sum()
+    return found.clamp(min=1e-300).log()
+
+
+@pytest.mark.parametrize("form", ["error", "paper"])
+@pytest.mark.parametrize("lam", [0.3, 0.8, ONE_EACH * 0.4 + 0.55], ids=["0.3", "0.8", "elem"])
+def test_with_lam_both_samples_of_one_class_are_told_apart(lam: float | Tensor, form: Any) -> None:
+    errors = torch.linspace(0.1, 0.6, BATCH, dtype=torch.float64)
+    score = mixed_loss(linear_rows(errors, lam, LABELS), targets_of(lam), LABELS, lam=lam, score=form).score
+    torch.testing.assert_close(score, errors, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lam", [0.5, 0.51])
+def test_where_two_samples_of_one_class_cannot_be_told_apart_they_share(lam: float) -> None:
+    errors = torch.linspace(0.1, 0.6, BATCH, dtype=torch.float64)
+    score = mixed_loss(linear_rows(errors, lam, LABELS), targets_of(lam), LABELS, lam=lam).score
+    mean = errors[[2, 5]].mean().expand(2)
+    torch.testing.assert_close(score[[2, 5]], mean, rtol=0.05, atol=0.0)
+    without = mixed_loss(linear_rows(errors, lam, LABELS), targets_of(lam), LABELS).score
+    torch.testing.assert_close(without[[2, 5]], mean)
+    torch.testing.assert_close(without[[0, 1, 3, 4, 6, 7]], errors[[0, 1, 3, 4, 6, 7]])
+
+
+def test_a_solved_score_is_no_less_than_nothing_and_no_more_than_both_errors() -> None:
+    """The errors of a real model are not linear: near 0.5 the equations would answer with anything."""
+    labels = torch.zeros(BATCH, dtype=torch.int64)
+    score = mixed_loss(LOGITS, targets_of(0.56, labels), labels, lam=0.56).score
+    gaps = 1 - LOGITS.softmax(1)[:, 0]
+    both = gaps + gaps.flip(0)
+    assert bool((score >= 0).all())
+    assert bool((score <= both).all())
+    torch.testing.assert_close(score + score.flip(0), both)
+    assert bool(((score == 0) | (score == both)).any())
+
+
+def test_one_class_in_a_chain_is_shared_by_shares() -> None:
+    """Rolled rows are no pairs, so nothing can be solved; what is equally hard still gets equal scores."""
+    labels, lam = torch.zeros(BATCH, dtype=torch.int64), 0.3
+    logits = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64).expand(BATCH, -1)
+    targets = targets_of(lam, labels, ROLLED)
+    score = mixed_loss(logits, targets, labels, partners=ROLLED, lam=lam).score
+    torch.testing.assert_close(score, 1 - logits.softmax(1)[:, 0])
+
+
+def test_a_sample_that_is_hardly_there_is_unknown() -> None:
+    """With one lam per row it may be in neither of its rows, where the author's form calls it learned."""
+    lam = torch.tensor([0.9, 0.9, 0.6, 0.01, 0.9, 0.3, 0.4, 0.6])
+    presence = lam + 1 - lam.flip(0)
+    score = mixed_loss(LOGITS, targets_of(lam), LABELS).score
+    known = torch.tensor([True, True, True, False, True, True, True, True])
+    assert presence[3] < 0.25
+    assert torch.equal(score.isfinite(), known)
+    chances, targets = LOGITS.softmax(1), targets_of(lam)
+    own = (targets[0, 0] - chances[0, 0]).abs() + (targets[7, 0] - chances[7, 0]).abs()
+    torch.testing.assert_close(score[0], own / presence[0], rtol=1e-5, atol=1e-6)
+
+
+def test_one_lam_per_row_ranks_samples_by_their_errors_all_the_same() -> None:
+    """A model with the same error in all samples gives equal scores, whatever was drawn."""
+    labels = torch.tensor([0, 1, 2, 3, 1, 2, 3, 4])
+    score = mixed_loss(linear_rows(torch.full((BATCH,), 0.4), ONE_EACH, labels), targets_of(ONE_EACH, labels), labels)
+    torch.testing.assert_close(
+        score.score[score.score.isfinite()], torch.full((8,), 0.4).double()[:8], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_partners_that_are_no_permutation_leave_samples_unknown() -> None:
+    partners = torch.tensor([1, 1, 0, 0, 0, 0, 0, 0])
+    score = mixed_loss(LOGITS, targets_of(0.3, partners=partners), LABELS, partners=partners).score
+    assert bool(score[0].isfinite())
+    assert not bool(score[2:].isfinite().any())  # no row has them as partners
+
+
+def test_an_odd_batch_has_a_row_that_is_its_own_partner() -> None:
+    labels, logits = LABELS[:5], LOGITS[:5]
+    weights = torch.tensor([1.0, 2.0, 4.0, 2.0, 3.0])
+    loss, score = mixed_loss(logits, targets_of(0.3, labels), labels, weights=weights)
+    plain = mixed_loss(logits, targets_of(0.3, labels), labels).loss
+    torch.testing.assert_close(loss / plain, torch.tensor([3.0, 2.0, 1.0, 2.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(score[2], 1 - logits.softmax(1)[2, labels[2]])
+    alone = mixed_loss(logits[:1], targets_of(0.3, labels[:1]), labels[:1], weights=weights[1:2])
+    torch.testing.assert_close(alone.loss[0], F.cross_entropy(logits[:1], labels[:1]))
+
+
+def test_an_unmixed_row_needs_no_partner() -> None:
+    loss, score = mixed_loss(LOGITS, targets_of(1.0), LABELS, weights=torch.full((BATCH,), 2.0), lam=1.0)
+    torch.testing.assert_close(loss, F.cross_entropy(LOGITS, LABELS, reduction="none"))
+    own = 1 - LOGITS.softmax(1)[torch.arange(BATCH), LABELS]
+    assert bool((score >= own - 1e-6).all())
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------
+
+X = torch.randn(7, 3, generator=lot(2))
+Y = torch.tensor([0, 1, 2, 0, 1, 2, 1])
+SCORES = torch.tensor([0.1, 5.0, 0.2, 0.3, 4.0, 0.1, 0.2])  # five of seven are below the mean
+LOW = torch.lt(SCORES, SCORES.mean())
+PAIRS = [(i, j) for i, j in product(range(7), repeat=2) if i != j]
+
+
+def net_of(seed: int = 3) -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=lot(seed)))
+    return net
+
+
+def pair_losses(net: nn.Module, i: int, j: int, weights: Tensor | None) -> Tensor:
+    """The losses of the two rows of a batch of two samples."""
+    x, y = X[[i, j]], Y[[i, j]]
+    mixed = 0.7 * x + 0.3 * x.flip(0)
+    return mixed_loss(net(mixed), mix_targets(y, 3, 0.7), y, weights=weights).loss
+
+
+def losses_of_pairs(net: nn.Module, kept: Tensor, weights: Tensor | None) -> Tensor:
+    """One loss per kept sample: its mean over all kept partners."""
+    found = []
+    for a, i in enumerate(kept.tolist()):
+        others = [b for b in range(len(kept)) if b != a]
+        two = [None if weights is None else weights[[a, b]] for b in others]
+        rows = [pair_losses(net, i, int(kept[b]), w)[0] for b, w in zip(others, two, strict=True)]
+        found.append(torch.stack(rows).mean())
+    return torch.stack(found)
+
+
+def pair_gradient(net: nn.Module, factor: Any) -> Tensor:
+    """The mean gradient over all ordered pairs of the data set, each times a factor."""
+    rows = [pair_losses(net, i, j, None)[0] * factor(i, j) for i, j in PAIRS]
+    return gradient(net, torch.stack(rows).mean())
+
+
+def test_the_product_of_both_weights_is_unbiased_for_independent_draws() -> None:
+    """Exactly: over all subsets, each sample drawn with its own chance, the sum over pairs is that of all pairs."""
+    net, chances = net_of(), torch.tensor([0.5, 1.0, 0.25, 0.5, 1.0, 0.75, 0.5])
+    total = torch.zeros_like(pair_gradient(net, lambda i, j: 1.0))
+    low = [i for i in range(7) if chances[i] < 1]
+    own = {
+        pair: gradient(net, pair_losses(net, *pair, 1 / chances[list(pair)])[0] / chances[pair[0]]) for pair in PAIRS
+    }
+    for count in range(len(low) + 1):
+        for drawn in combinations(low, count):
+            kept = {*drawn, 1, 4}
+            chance = math.prod(float(chances[i] if i in kept else 1 - chances[i]) for i in low)
+            total = total + chance * sum((own[i, j] for i, j in PAIRS if i in kept and j in kept), torch.zeros(()))
+    torch.testing.assert_close(total / len(PAIRS), pair_gradient(net, lambda i, j: 1.0), rtol=1e-5, atol=1e-6)
+
+
+def test_where_k_of_m_are_drawn_a_pair_of_two_of_them_counts_a_little_less() -> None:
+    """By exactly (m-k) / (k(m-1)), and all pairs by one factor, which is near 1 and no bias."""
+    net = net_of()
+    m, kept = int(LOW.sum()), int(next(all_plans(SCORES)).count_nonzero())
+    k, n = kept - int((~LOW).sum()), len(SCORES)
+    scale = kept / n  # of the weights in use
+    found = expected_gradient(net, lambda i, w: losses_of_pairs(net, i, w * scale), SCORES)
+    missing = (m - k) / (k * (m - 1))
+    common = (1 - 1 / n) / (1 - 1 / kept)
+    expected = pair_gradient(net, lambda i, j: common * (1 - missing * bool(LOW[i] and LOW[j])))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert 0 < missing < 1 / k
+
+
+def test_the_own_weight_alone_and_the_average_of_both_are_biased() -> None:
+    """Far more than the product, in the direction of the gradient, too."""
+    net, full = net_of(), pair_gradient(net_of(), lambda i, j: 1.0)
+
+    def distance(losses_of: Any) -> float:
+        found = expected_gradient(net, losses_of, SCORES)
+        return float(torch.linalg.vector_norm(found / found.norm() - full / full.norm()))
+
+    def averaged(i: Tensor, w: Tensor) -> Tensor:
+        found = []
+        for a, own in enumerate(i.tolist()):
+            rows = [
+                (pair_losses(net, own, int(i[b]), None)[0], (w[a] + w[b]) / 2 / w[a]) for b in range(len(i)) if b != a
+            ]
+            found.append(torch.stack([loss * weight for loss, weight in rows]).mean())
+        return torch.stack(found)
+
+    product_of_both = distance(lambda i, w: losses_of_pairs(net, i, w))
+    alone = distance(lambda i, w: losses_of_pairs(net, i, None))
+    assert product_of_both < alone
+    assert product_of_both < distance(averaged)
+
+
+def test_the_weights_of_a_plan_are_known_before_update() -> None:
+    """The mean that comes back is that of the products, in full, pruned and short batches."""
+    data = TensorDataset(torch.randn(101, 3, generator=lot(4)), torch.arange(101) % 3)
+    for compensate in ("none", "loss"):
+        train = infobatch.InfoBatch(data, 6, seed=1, compensate=compensate)  # type: ignore[arg-type]
+        net, heavy = net_of(), 0
+        for _ in range(4):
+            for x, y in infobatch.DataLoader(train, batch_size=20):
+                plan = train.plan()
+                weights = plan.weights_of(train.batch_indices)
+                mixed, targets = 0.7 * x + 0.3 * x.flip(0), mix_targets(y, 3, 0.7)
+                loss, score = mixed_loss(net(mixed), targets, y, weights=weights, lam=0.7)
+                mean = train.update(loss, score=score)
+                mean.backward()  # type: ignore[no-untyped-call]
+                own = train.batch_weights
+                plain = mixed_loss(net(mixed), targets, y).loss
+                partner = weights.flip(0)
+                if len(y) % 2:
+                    partner[len(y) // 2] = 1.0
+                torch.testing.assert_close(mean, (plain * own * partner).mean())
+                growth = plan.growth if compensate == "loss" else 1.0
+                factor = len(y) / 20 if plan.kept < plan.size else 1.0
+                torch.testing.assert_close(own, weights * growth * factor)
+                heavy += int((own.max() > own.min()).item())
+            if train.epoch == 2:
+                torch.testing.assert_close(train.plan().weights_of(train.plan().indices).mean(), torch.tensor(1.0))
+        assert heavy
+        assert bool(train.scores.isfinite().all())
+
+
+def test_a_partner_that_only_fills_a_place_takes_no_loss_away() -> None:
+    weights = torch.tensor([2.0, 0.0])
+    loss = mixed_loss(LOGITS[:2], targets_of(0.3, LABELS[:2]), LABELS[:2], weights=weights).loss
+    plain = mixed_loss(LOGITS[:2], targets_of(0.3, LABELS[:2]), LABELS[:2]).loss
+    torch.testing.assert_close(loss, plain * torch.tensor([1.0, 2.0]))
+
+
+def test_shards_have_no_weights_to_ask_for(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        train = infobatch.InfoBatch(range(8), 4, shard_scores=True)
+        with pytest.raises(InputError, match="shard_scores"):
+            train.plan().weights_of(torch.tensor([1]))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# ---- both engines, compiled, in half precision ------------------------------------------------------------------
+
+
+def test_a_sieve_before_mixing_and_a_sieve_that_looks_at_mixed_rows() -> None:
+    data = TensorDataset(torch.randn(60, 3, generator=lot(5)), torch.arange(60) % 3)
+    train, net = infobatch.InfoBatch(data, 6), net_of()
+
+    def losses(small: nn.Module, batch: Any) -> Tensor:
+        x, targets, y = batch
+        return mixed_loss(small(x), targets, y).loss
+
+    proxy = infobatch.sieve.Proxy(nn.Linear(3, 3), losses=losses)
+    sieve = infobatch.Sieve(proxy, infobatch.sieve.lot(keep=0.5), num_steps=30)
+    for _ in range(3):
+        for x, y in infobatch.DataLoader(train, batch_size=20):
+            mixed, targets = 0.7 * x + 0.3 * x.flip(0), mix_targets(y, 3, 0.7)
+            (mixed, targets, _), weight = sieve((mixed, targets, y))
+            kept = -(targets * net(mixed).log_softmax(1)).sum(1)  # a part of the rows: no scores of samples
+            loss, score = sieve.expand(kept)
+            train.update(loss, score=torch.full_like(score, torch.nan)).backward()
+    assert train.epoch == 3
+
+    before = infobatch.Sieve(infobatch.sieve.Proxy(nn.Linear(3, 3), nn.CrossEntropyLoss(reduction="none")))
+    for x, y in infobatch.DataLoader(train, batch_size=20):
+        x, y, weight = before(x, y)
+        mixed, targets = 0.7 * x + 0.3 * x.flip(0), mix_targets(y, 3, 0.7)
+        loss, score = before.expand(mixed_loss(net(mixed), targets, y, weights=weight / weight.mean()).loss)
+        train.update(loss, score=score).backward()
+    assert bool(train.scores.isfinite().any())
+
+
+def test_compiled_and_eager_agree() -> None:
+    def call(logits: Tensor) -> tuple[Tensor, Tensor]:
+        targets = mix_targets(LABELS, CLASSES, 0.3, partners=ROLLED, smoothing=0.1)
+        return mixed_loss(logits, targets, LABELS, partners=ROLLED, weights=ONE_EACH, lam=0.3)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    for mine, other in zip(compiled(LOGITS), call(LOGITS), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    net = nn.Linear(3, CLASSES)
+    x = torch.randn(BATCH, 3, generator=lot(6))
+    with torch.autocast("cpu", dtype=dtype):
+        logits = net(x)
+        loss, score = mixed_loss(logits, targets_of(0.3).to(dtype), LABELS)
+        assert logits.dtype == dtype
+        loss.mean().backward()  # type: ignore[no-untyped-call]
+    assert loss.dtype == score.dtype == torch.float32
+    torch.testing.assert_close(loss, mixed_loss(net(x), targets_of(0.3), LABELS).loss, rtol=0.05, atol=0.05)
+    assert net.weight.grad is not None
+    assert bool(net.weight.grad.isfinite().all())
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {"logits": LOGITS, "targets": targets_of(0.3), "labels": LABELS}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"logits": LOGITS[0]}, "logits"),
+        ({"logits": [1.0]}, "logits"),
+        ({"logits": LOGITS.long()}, "logits"),
+        ({"logits": LOGITS[:0], "targets": LOGITS[:0], "labels": LABELS[:0]}, "empty"),
+        ({"targets": LABELS}, "mix_targets"),
+        ({"targets": targets_of(0.3)[:4]}, "soft targets"),
+        ({"labels": LABELS[:4]}, "labels"),
+        ({"labels": targets_of(0.3)}, "labels"),
+        ({"labels": LABELS + 5}, "labels from 0 to 4"),
+        ({"labels": LABELS.roll(3)}, "before mixing"),
+        ({"partners": ROLLED}, r"roll\(1\)"),
+        ({"partners": ROLLED + 8}, "rows of this batch"),
+        ({"partners": ROLLED.float()}, "partners"),
+        ({"weights": torch.ones(3)}, "weights_of"),
+        ({"weights": torch.ones(BATCH, dtype=torch.int64)}, "weights_of"),
+        ({"lam": torch.ones(3)}, "lam"),
+        ({"lam": torch.ones(2, 4)}, "lam"),
+        ({"criterion": "mse"}, "bce"),
+        ({"score": "loss"}, "paper"),
+        ({"targets": targets_of(0.3, partners=ROLLED)}, "partners"),
+        ({"targets": targets_of(0.3) * torch.nan}, "before mixing"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(change: dict[str, Any], word: str) -> None:
+    mixed_loss(**GOOD)
+    with pytest.raises(InputError, match=word):
+        mixed_loss(**{**GOOD, **change})
