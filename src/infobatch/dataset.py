@@ -134,7 +134,7 @@ class Pruned(Owner):
             checks.check_grad_mode(loss)
         if score is not None:
             checks.check_score(score, loss)
-        elif self.in_batch_loss and self._epoch.is_short(loss.shape[0]):
+        if self.in_batch_loss and self._epoch.is_short(loss.shape[0]):
             score = torch.full_like(loss, torch.nan)
         given = check_channels(self.method, loss, channels) if channels or self.method.channels else {}
         epoch = self._epoch

@@ -320,11 +320,12 @@ def test_losses_that_cannot_train_are_refused(mode: Any) -> None:
         assert train_data.full().update(x) == x.mean()
 
 
-def test_in_a_short_batch_losses_that_depend_on_the_others_give_no_scores() -> None:
+@pytest.mark.parametrize("is_given", [False, True])
+def test_in_a_short_batch_losses_that_depend_on_the_others_give_no_scores(is_given: bool) -> None:
     data = torch.utils.data.TensorDataset(torch.arange(20.0))
     train_data = infobatch.InfoBatch(data, 3, in_batch_loss=True)
     for (x,) in infobatch.DataLoader(train_data, batch_size=8):
-        train_data.update(x + 1)
+        train_data.update(x + 1, score=x + 1 if is_given else None)
     short = train_data.scores.isnan()
     assert short.sum() == 4
     assert sorted(x.int().tolist()) == short.nonzero().flatten().tolist()

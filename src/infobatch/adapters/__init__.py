@@ -1,5 +1,6 @@
 """Losses per sample for tasks whose criterion returns something else."""
 
+from .contrastive import contrastive_loss
 from .detection import per_image, set_prediction_loss
 from .diffusion import TimestepNormalizer, diffusion_loss, min_snr_weight
 from .language import chunked_language_loss, language_loss
@@ -11,6 +12,7 @@ __all__ = [
     "PerSample",
     "TimestepNormalizer",
     "chunked_language_loss",
+    "contrastive_loss",
     "diffusion_loss",
     "language_loss",
     "min_snr_weight",
