@@ -471,7 +471,6 @@ GOOD: dict[str, Any] = {"logits": LOGITS, "targets": targets_of(0.3), "labels": 
         ({"targets": targets_of(0.3, partners=ROLLED)}, "partners"),
         ({"targets": targets_of(0.3) * torch.nan}, "before mixing"),
     ],
-    ids=str,
 )
 def test_wrong_arguments_are_refused(change: dict[str, Any], word: str) -> None:
     mixed_loss(**GOOD)

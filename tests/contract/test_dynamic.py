@@ -34,10 +34,12 @@ VARIANTS = {
     "unbiased": variations.unbiased,
     "annealed": variations.annealed,
     "plain": variations.plain,
+    "averaged": lambda method: variations.averaged(method, 0.4),
     "class floor": lambda method: variations.class_floor(method, LABELS, 0.6),
     "noise guard": lambda method: variations.noise_guard(method, 0.1, 3),
     "all": lambda method: variations.annealed(
-        variations.unbiased(variations.class_floor(variations.noise_guard(method), LABELS, 0.3)), 0.8
+        variations.unbiased(variations.class_floor(variations.noise_guard(variations.averaged(method)), LABELS, 0.3)),
+        0.8,
     ),
 }
 COMMON = ("as published", "all")

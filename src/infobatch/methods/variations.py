@@ -1,4 +1,4 @@
-"""Any method with a difference: unbiased weights, annealing, guards.
+"""Any method with a difference: unbiased weights, annealing, averaged scores, guards.
 
 >>> from infobatch import methods, variations
 >>> variations.annealed(variations.unbiased(methods.seta()))
@@ -22,9 +22,9 @@ from .draws import apportion, draw_in_cells, first_of_each, sort_rising, sum_by_
 from .memory import Columns, Memory
 from .method import Method, Moment, Policy, ScoresView, Seen, all_of, check_method, until
 
-__all__ = ["annealed", "class_floor", "noise_guard", "plain", "unbiased"]
+__all__ = ["annealed", "averaged", "class_floor", "noise_guard", "plain", "unbiased"]
 
-LIKE_LOSSES = ("average", "spread", "weight", "batch")
+LIKE_LOSSES = ("average", "smooth", "spread", "weight", "batch")
 """Columns of a memory in which a high loss earns a sample its place."""
 
 
@@ -111,6 +111,40 @@ def annealed(method: Method, delta: float = 0.875) -> Method:
         method,
         settings={**method.settings, "annealed": min(float(delta), method.settings.get("annealed", 1.0))},
         schedule=all_of(method.schedule, schedule),
+    )
+
+
+def averaged(method: Method, share: float = 0.2) -> Method:
+    """Show a method the average of each sample's scores instead of the last one, where single scores are noisy.
+
+    For masked images, diffusion or strong augmentation: there, a score is mostly the mask, the timestep or the crop
+    that was drawn. The average is the mean of the first scores; then each new one has the weight ``share``. Methods
+    that remember losses in their own way stay as they are.
+
+    Args:
+        method: The method.
+        share: The least weight of the newest score: 0.2 averages about 9 of them, 1 only keeps the last.
+
+    Returns:
+        The changed method; ``method`` itself stays as it is.
+
+    Raises:
+        InputError: If an argument is out of its range.
+
+    >>> import infobatch
+    >>> averaged(infobatch.methods.infobatch())
+    infobatch(ratio=0.5, delta=0.875, averaged=0.2)
+    """
+    method, share = check_method(method), check_fraction("share", share)
+    if share == 0:
+        raise InputError(message("share above 0", repr(share), "With 0, later scores would count ever less."))
+    if "averaged" in method.settings:
+        raise InputError(message("one average", "a second", "Set the share of the first."))
+    return replace(
+        method,
+        settings={**method.settings, "averaged": share},
+        policy=partial(_apply_to_averages, policy=method.policy),
+        memory=Memory({"smooth": torch.nan, "smooth_count": 0.0}, partial(_average, share=share)) | method.memory,
     )
 
 
@@ -209,6 +243,21 @@ def _keep_both_sides(view: ScoresView, plan: Plan, generator: torch.Generator, *
     if count:
         strata.insert(0, Stratum(inside, stay, count / stay))
     return stratified(strata, plan.size, plan.epoch, generator)
+
+
+# ---- averaged --------------------------------------------------------------------------------------------------
+
+
+def _apply_to_averages(view: ScoresView, moment: Moment, generator: torch.Generator, *, policy: Policy) -> Plan:
+    return policy(Seen(view.memory["smooth"], view.planned, view.memory), moment, generator)
+
+
+def _average(columns: Columns, losses: Tensor, context: Columns, *, share: float) -> Columns:
+    """The mean of all scores up to the 1/share-th, then a moving average."""
+    del context
+    count = columns["smooth_count"] + 1
+    old = torch.where(count == 1, losses, columns["smooth"])
+    return {"smooth": old + (losses - old) / count.clamp(max=1 / share), "smooth_count": count}
 
 
 # ---- class_floor -----------------------------------------------------------------------------------------------
