@@ -252,6 +252,9 @@ def test_half_precision(dtype: torch.dtype) -> None:
         loss, score = contrastive_loss(similarity, similarity.T, weights=torch.ones(BATCH))
         loss.mean().backward()
     assert loss.dtype == score.dtype == torch.float32
+    outside = contrastive_loss(similarity.detach(), similarity.detach().T).loss
+    assert outside.dtype == torch.float32
+    torch.testing.assert_close(outside, loss.detach())
     assert net.weight.grad is not None
     assert bool(net.weight.grad.isfinite().all())
 

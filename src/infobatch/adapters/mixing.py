@@ -18,12 +18,14 @@ from ..plan import move
 from .per_sample import PerSample
 
 Criterion = Literal["cross_entropy", "bce"]
-Form = Literal["error", "paper"]
+Form = Literal["paper", "error"]
 
-LEAST_PRESENT = 0.25
+LEAST_PRESENT = 0.5
 """A sample that makes up less than this of its two rows together is not judged by them."""
 SOLVABLE = 0.05
-"""The least determinant for which the errors of two samples of one class are told apart."""
+"""The least determinant for which the gaps of two samples of one class are told apart."""
+NOTHING = 1e-6
+"""A share that is a rounding error of 0."""
 NOT_MIXED = 1e-3
 """How far the classes that were not mixed into a target may be from each other: rounding, also in half precision."""
 
@@ -81,21 +83,25 @@ def mixed_loss(
     lam: float | Tensor | None = None,
     criterion: Criterion = "cross_entropy",
     label_smoothing: float = 0.0,
-    score: Form = "error",
+    score: Form = "paper",
 ) -> PerSample:
     """Return the loss of each mixed row, and a score of each sample from the two rows that it is part of.
 
     Use it in place of timm's ``SoftTargetCrossEntropy`` or ``BinaryCrossEntropy``, or of ``CrossEntropyLoss`` after
     torchvision's ``MixUp`` and ``CutMix``. The targets are what these made of the labels; the labels must be kept, so a
-    ``collate_fn`` that mixes has to return both.
+    ``collate_fn`` that mixes has to return both. timm's ``Mixup`` refuses odd batches, as the last one of a pruned
+    epoch may be: use ``drop_last=True`` with it.
 
-    **Scores.** Let row j be the one that sample i is mixed into, t the targets and p the predictions. "error" is the
-    form of the author's code, ``|t_i[y_i] - p_i[y_i]| + |t_j[y_i] - p_j[y_i]|``. "paper" is the probability
-    ``p_i[y_i] + p_j[y_i]`` of the paper's A.3, subtracted from its target, because a score must fall as a sample is
-    learned. Where two samples of one class are mixed, each error belongs to both. They share it in proportion to
-    ``lam``, or equally if that is not given. With ``lam``, and where two rows are each other's partners, the two
-    errors are solved for the two samples as in A.3, unless lam is near 0.5. With one lam per row, a sample may make up
-    more or less than one row in all: its error is divided by that, and unknown if it is below 0.25.
+    **Scores.** Let row j be the one that sample i is mixed into, t the targets and p the predictions. The paper's A.3
+    adds up ``p_i[y_i] + p_j[y_i]``. That rises as a sample is learned, and a score must fall, so "paper" subtracts it
+    from its target: ``(t_i[y_i] - p_i[y_i]) + (t_j[y_i] - p_j[y_i])``. "error" is the form of the author's code, which
+    adds the absolute values. Where two samples of one class are mixed, each difference belongs to both. They share it
+    in proportion to ``lam``, or equally if that is not given. With ``lam``, and where two rows are each other's
+    partners, the two differences are solved for the two samples as in A.3, unless lam is near 0.5. A row that holds
+    nothing of a sample does not count for it, and if all rows hold less of it than half a row, as with one lam per row,
+    its score is unknown. Much of a score is still chance,
+    which ``infobatch.variations.averaged`` averages away; the author prunes nothing in the first 20 epochs, as
+    ``methods.infobatch(warmup=20)``.
 
     **Weights.** A row needs both of its samples to be drawn, so its unbiased weight is the product of theirs:
     ``update`` multiplies by that of its own sample, and this function by that of its partner. The average of both, or
@@ -116,7 +122,7 @@ def mixed_loss(
         lam: As for ``mix_targets``; only needed to tell two samples of one class apart.
         criterion: "cross_entropy", or "bce": the mean over classes of the binary cross entropy.
         label_smoothing: As for ``torch.nn.CrossEntropyLoss``; 0 if the targets are smoothed already, as timm's are.
-        score: "error" or "paper".
+        score: "paper" or "error".
 
     Returns:
         ``loss`` and ``score``, each of shape [batch] and at least float32. The score is NaN where a sample is hardly
@@ -164,16 +170,17 @@ def mixed_loss(
 
 
 def _score(gaps: Tensor, labels: Tensor, partners: Tensor, shares: Tensor, *, solve: bool) -> Tensor:
-    """Add up the errors of each sample at its class in its own row and in the one that it is mixed into."""
+    """Add up the gaps of each sample at its class in its own row and in the one that it is mixed into."""
     rows = torch.arange(len(labels), device=labels.device)
     guest = partners.argsort()  # the row that each sample is mixed into, if any: then its partner is this one
     is_guest = partners[guest] == rows
     own, there = gaps[rows, labels], gaps[guest, labels]
     absent = 1.0 - shares  # the share of the partner
     alike = labels == labels[partners]
-    total = torch.where(alike, shares * own, own) + torch.where(alike[guest], absent[guest] * there, there)
-    present = shares + absent[guest]
-    score = torch.where(present < LEAST_PRESENT, torch.nan, total / present)
+    visiting = absent[guest]
+    total = _portion(own, shares, alike) + _portion(there, visiting, alike[guest])
+    present = shares + visiting
+    score = torch.where(present < LEAST_PRESENT, torch.nan, total)
     if solve:
         # own = shares * s_i + absent * s_j in row i, there = the same from the side of j: two equations for two samples
         other = shares[guest]
@@ -184,6 +191,11 @@ def _score(gaps: Tensor, labels: Tensor, partners: Tensor, shares: Tensor, *, so
         is_solvable = alike & (guest == partners) & (determinant.abs() >= SOLVABLE)
         score = torch.where(is_solvable, solved, score)
     return score.masked_fill(~is_guest, torch.nan)
+
+
+def _portion(gap: Tensor, share: Tensor, is_alike: Tensor) -> Tensor:
+    """Return what of a gap is a sample's that has this share in the row: all of it if the other has another class."""
+    return torch.where(is_alike, share * gap, torch.where(share > NOTHING, gap, 0.0))
 
 
 def _find_shares(targets: Tensor, labels: Tensor, partners: Tensor, lam: Tensor | None) -> Tensor:
@@ -207,7 +219,7 @@ def _partner_weights(weights: Tensor, partners: Tensor, shares: Tensor, loss: Te
     _check_rows("weights", weights, loss, "Pass train_data.plan().weights_of(train_data.batch_indices).", real=True)
     weights = move(weights.detach(), loss.device).to(loss.dtype)[partners]
     is_single = partners == torch.arange(len(partners), device=partners.device)
-    is_single = is_single | (shares > 1.0 - 1e-6) | (weights == 0)
+    is_single = is_single | (1.0 - shares <= NOTHING) | (weights == 0)
     return weights.masked_fill(is_single, 1.0)
 
 
@@ -255,8 +267,8 @@ def _check_logits(logits: Any, targets: Any, criterion: str, score: str) -> None
     if criterion not in ("cross_entropy", "bce"):
         remedy = "Apply another criterion to the targets yourself, and take only the score from here."
         raise InputError(message('criterion "cross_entropy" or "bce"', repr(criterion), remedy))
-    if score not in ("error", "paper"):
-        raise InputError(message('score "error" or "paper"', repr(score), "Leave it out for the author's form."))
+    if score not in ("paper", "error"):
+        raise InputError(message('score "paper" or "error"', repr(score), "Leave it out for the paper's form."))
     if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.dtype not in DTYPES or not logits.numel():
         remedy = "Pass what the model returns for the mixed rows, and no empty batch."
         raise InputError(message("floating-point logits of shape [batch, classes]", describe(logits), remedy))

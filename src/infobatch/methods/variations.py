@@ -136,8 +136,6 @@ def averaged(method: Method, share: float = 0.2) -> Method:
     infobatch(ratio=0.5, delta=0.875, averaged=0.2)
     """
     method, share = check_method(method), check_fraction("share", share)
-    if share == 0:
-        raise InputError(message("share above 0", repr(share), "With 0, later scores would count ever less."))
     if "averaged" in method.settings:
         raise InputError(message("one average", "a second", "Set the share of the first."))
     return replace(
