@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 import infobatch
-from infobatch import methods, selection, sieve, testing, variations
+from infobatch import adapters, methods, selection, sieve, testing, variations
 
 NAMED = {f"infobatch.{name}": getattr(infobatch, name) for name in infobatch.__all__}
 PUBLIC: dict[str, Callable[..., Any]] = {
     **{name: one for name, one in NAMED.items() if inspect.isfunction(one)},
     **{f"infobatch.{one.__name__}": one for one in (infobatch.InfoBatch, infobatch.Pruned, infobatch.DataLoader)},
     "infobatch.Sieve": infobatch.Sieve,
+    **{
+        f"adapters.{name}": one
+        for name, one in vars(adapters).items()
+        if name in adapters.__all__ and inspect.isfunction(one)
+    },
     **{f"methods.{name}": getattr(methods, name) for name in (*methods.METHODS, "static", "register")},
     **{
         f"variations.{name}": one
@@ -33,7 +38,7 @@ TORCHS = set(inspect.signature(infobatch.DataLoader).parameters) - {"dataset", "
 
 CLASSES = {
     f"{module.__name__}.{name}": one
-    for module in (infobatch, methods, selection, sieve, testing)
+    for module in (infobatch, adapters, methods, selection, sieve, testing)
     for name, one in ((name, getattr(module, name)) for name in module.__all__)
     if inspect.isclass(one)
 }
