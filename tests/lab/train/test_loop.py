@@ -99,6 +99,7 @@ def test_a_last_batch_of_one_trains_with_batch_norm(feed: str) -> None:
         {"method": "rcap:class_floor=0.5"},
         {"method": "bls:inner=seta,unbiased=0.3,annealed=0.9"},
         {"method": "dynamic_uncertainty:window=3,noise_guard=0.1"},
+        {"method": "infobatch:averaged=0.3"},
     ],
     ids=str,
 )

@@ -21,7 +21,7 @@ from ...selection import SELECTORS, budget
 from ...sieve import SIEVE_METHODS, SieveMethod
 from ..format import suggest
 
-VARIATIONS = ("unbiased", "annealed", "class_floor", "noise_guard")
+VARIATIONS = ("averaged", "unbiased", "annealed", "class_floor", "noise_guard")
 """Settings that every method accepts: each wraps the method in a variation of it."""
 STATIC = "static."
 """What the name of a static method starts with."""
