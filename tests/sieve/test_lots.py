@@ -40,6 +40,7 @@ def fill_from_the_top(sizes: list[float], k: int, floor: float) -> list[float]:
 @example([0.0, 0.0, -1.0], None, 0.9)
 @example([-1.0, -1.0, -1.0], None, 0.0)
 @example([0.0, 1.19e-7, 391.0], None, 0.0)
+@example([0.0, 0.0, 5e-324], None, 0.0)
 def test_chances_rise_with_the_sizes_and_sum_to_k(sizes: list[float], data: st.DataObject | None, floor: float) -> None:
     k = 2 if data is None else data.draw(st.integers(1, len(sizes)))
     chances = set_chances(torch.tensor(sizes, dtype=torch.float64), k, floor)

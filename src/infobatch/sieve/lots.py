@@ -74,7 +74,8 @@ def exact_dtype(device: torch.device) -> torch.dtype:
 
 def _cap_at_one(sizes: Tensor, is_valid: Tensor, total: Tensor) -> Tensor:
     """Return min(1, c * size) with the c for which the result sums to ``total``."""
-    largest = torch.where(is_valid, sizes, 0).amax().clamp(min=torch.finfo(sizes.dtype).tiny)
+    largest = torch.where(is_valid, sizes, 0).amax()
+    largest = torch.where(largest > 0, largest, 1.0)
     units = (sizes / largest * LARGEST).round().long().clamp(min=1)  # at least 1: size 0 fills what the others leave
     units = torch.where(is_valid, units, 0)
     falling = units.sort(descending=True).values
