@@ -55,7 +55,7 @@ def train_once(seed, num_steps, use_sieve=False):
         scheduler.step()
     right = (model.eval()(images[test]).argmax(1) == labels[test]).double().mean().item()
     compute = sieve.summary(flops).compute if use_sieve else 1.0
-    return 100 * right, 3 * flops * num_steps * BATCH * compute
+    return 100 * right, flops.step * num_steps * BATCH * compute
 
 
 parser = argparse.ArgumentParser(description=__doc__)

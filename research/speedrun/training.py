@@ -17,7 +17,7 @@ from nets import BATCH, Learner, SlowWeights, schedule, set_rate
 from torch import Tensor
 
 import infobatch
-from infobatch.sieve.cost import STEP, count_flops
+from infobatch.sieve import count_flops
 
 VIEWS = 2000
 """Test images at a time."""
@@ -103,7 +103,8 @@ class Run:
         sample = data.x[:5000]
         self.optimizer = model.start(sample)
         self.slow = SlowWeights(model.net)
-        self.flops = STEP * count_flops(model.net, data.x[:2].float())
+        flops = count_flops(model.net, data.x[:2].float())
+        self.forward, self.flops = float(flops), flops.step
         """FLOPs of a training step of the large network, per row."""
         self.budget = job.budget * len(data) * self.flops
         self.kept = self.steps = 0
@@ -139,9 +140,9 @@ class Run:
             return 1
         batches = self.job.budget * len(self.data) / BATCH
         if proxy is None:
-            return count_steps(method, batches, 1 / STEP, 0.0, 0)
-        share = STEP * count_flops(proxy.net, self.data.x[:2].float()) / self.flops
-        return count_steps(method, batches, share / STEP, share, self.job.every)
+            return count_steps(method, batches, self.forward / self.flops, 0.0, 0)
+        of_proxy = count_flops(proxy.net, self.data.x[:2].float())
+        return count_steps(method, batches, of_proxy / self.flops, of_proxy.step / self.flops, self.job.every)
 
     @property
     def spent(self) -> float:

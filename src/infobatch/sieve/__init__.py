@@ -9,7 +9,7 @@ hardest(keep=0.5)
 
 from . import rules
 from .amount import Fixed
-from .cost import SieveSummary, count_flops
+from .cost import Flops, SieveSummary, count_bytes, count_flops
 from .looks import Look, Own, Reference, Remembered
 from .methods import (
     adaptive,
@@ -35,6 +35,7 @@ __all__ = [
     "SIEVE_METHODS",
     "Choice",
     "Fixed",
+    "Flops",
     "Look",
     "Own",
     "Proxy",
@@ -47,6 +48,7 @@ __all__ = [
     "adaptive",
     "band",
     "below_mean",
+    "count_bytes",
     "count_flops",
     "es",
     "hardest",

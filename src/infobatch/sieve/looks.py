@@ -12,11 +12,13 @@ from ..attribution.views import check_wrapped
 from ..checks import describe
 from ..errors import InputError, message
 from ..methods.arguments import check_fraction
-from .cost import STEP, count_flops_of, net_of
-from .rows import check_alike, device_of
+from .cost import STEP, Flops, count_bytes, count_forward, net_of, step_over_forward
+from .rows import check_alike, device_of, select_rows
 from .sieve_state import LOOK_COUNTS, REBUILD, check_counts, check_fields
 from .undisturbed import is_sharded, undisturbed, unwrap
 
+FEW = 8
+"""Rows on which a training step of the model is tried, to count its FLOPs."""
 Losses = Callable[[Any, Any], Tensor]
 """(network, batch) -> losses of shape [batch]."""
 
@@ -100,8 +102,18 @@ class Look:
         """
         return 0.0
 
-    def model_flops(self) -> float | None:
-        """Return the FLOPs of the model's forward pass per row, if the look knows them; see ``spent``."""
+    def held(self) -> int:
+        """Return the bytes of memory held for looking; 0 if it needs nothing but the model, or is not known.
+
+        >>> import torch, infobatch
+        >>> proxy = infobatch.sieve.Proxy(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        >>> proxy.held()  # 10 parameters in float32, and their gradients; with AdamW's state after its first step
+        80
+        """
+        return 0
+
+    def model_flops(self) -> Flops | None:
+        """Return the FLOPs of the model per row, if the look knows them; see ``spent``."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,8 +154,8 @@ class NetworkLook(Look):
             raise InputError(message("a network as torch.nn.Module", type(net).__name__, "Pass it first."))
         self.net = net
         self._losses = make_losses(criterion, losses)
-        self._flops = 0.0
-        """Of a forward pass, per row; 0 before it is counted."""
+        self._flops = Flops(0.0)
+        """Per row; 0 before they are counted."""
         self._is_counted = False
         self._rows_looked = 0
         self._rows_trained = 0
@@ -152,25 +164,34 @@ class NetworkLook(Look):
         return is_sharded(self.net)
 
     def spent(self) -> float:
-        return self._flops * (self._rows_looked + STEP * self._rows_trained)
+        return self._flops * self._rows_looked + self._flops.step * self._rows_trained
 
     def state_dict(self) -> dict[str, Any]:
-        return {"flops": self._flops, "rows_looked": self._rows_looked, "rows_trained": self._rows_trained}
+        counts = (float(self._flops), self._flops.step, self._rows_looked, self._rows_trained)
+        return dict(zip(LOOK_COUNTS, counts, strict=True))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_counts(state)
-        self._flops, self._rows_looked, self._rows_trained = (state[name] for name in LOOK_COUNTS)
-        self._is_counted = self._flops > 0
+        forward, step, self._rows_looked, self._rows_trained = (state[name] for name in LOOK_COUNTS)
+        self._flops = Flops(forward, step)
+        self._is_counted = forward > 0
 
     def _count_flops(self, batch: Any, rows: int) -> None:
-        """Count the FLOPs of a forward pass, once. A compiled network is counted without its compilation."""
+        """Count the FLOPs per row, once. A compiled network is counted without its compilation."""
         device = device_of(batch)
         is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if self._is_counted or is_capturing or not rows:
             return
         self._is_counted = True
-        net = net_of(self.net)
-        self._flops = count_flops_of(net, lambda: self._losses(net, batch), device, rows)
+        net, part = net_of(self.net), self._part_to_step_on(batch, rows)
+        forward = count_forward(net, lambda: self._losses(net, batch), device, rows)
+        factor = STEP if part is None else step_over_forward(net, lambda: self._losses(net, part), device)
+        self._flops = Flops(forward, factor * forward)
+
+    def _part_to_step_on(self, batch: Any, rows: int) -> Any:
+        """Return the part of a batch on which a training step may be tried; None if the network never takes one."""
+        del batch, rows
+        return None
 
     def _run(self, batch: Any, *, is_frozen: bool = False) -> Tensor:
         """Return the losses of the network without leaving a trace in it; a frozen one is set to evaluation mode."""
@@ -218,8 +239,14 @@ class Own(NetworkLook):
     def model_losses(self, losses: Tensor) -> Tensor | None:
         return losses
 
-    def model_flops(self) -> float | None:
+    def model_flops(self) -> Flops | None:
         return self._flops or None
+
+    def _part_to_step_on(self, batch: Any, rows: int) -> Any:
+        try:  # a few rows: the whole batch may be too large to train on
+            return select_rows(batch, torch.arange(min(rows, FEW), device=device_of(batch)), rows)
+        except InputError:
+            return None
 
 
 class Reference(NetworkLook):
@@ -266,10 +293,13 @@ class Reference(NetworkLook):
     def spent(self) -> float:
         return super().spent() + self.of.spent()
 
+    def held(self) -> int:
+        return count_bytes(self.net) + self.of.held()
+
     def _check_model(self, losses: Tensor) -> None:
         self.of._check_model(losses)
 
-    def model_flops(self) -> float | None:
+    def model_flops(self) -> Flops | None:
         return self.of.model_flops()
 
     def state_dict(self) -> dict[str, Any]:
@@ -336,10 +366,13 @@ class Remembered(Look):
     def spent(self) -> float:
         return self.inner.spent()
 
+    def held(self) -> int:
+        return self.inner.held()
+
     def _check_model(self, losses: Tensor) -> None:
         self.inner._check_model(losses)
 
-    def model_flops(self) -> float | None:
+    def model_flops(self) -> Flops | None:
         return self.inner.model_flops()
 
     def state_dict(self) -> dict[str, Any]:

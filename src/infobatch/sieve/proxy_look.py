@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..errors import InputError, message
+from .cost import count_bytes
 from .looks import Losses, NetworkLook
 from .passed import leaves_of
 from .rows import check_losses
@@ -85,6 +86,9 @@ class Proxy(NetworkLook):
             )
             raise InputError(message("a proxy that shares no parameters with the model that trains", got, remedy))
 
+    def held(self) -> int:
+        return count_bytes(self.net, self.optimizer)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "counts": super().state_dict(),
@@ -100,6 +104,10 @@ class Proxy(NetworkLook):
         super().load_state_dict(state["counts"])
         unwrap(self.net).load_state_dict(state["net"])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would go on with these very tensors
+
+    def _part_to_step_on(self, batch: Any, rows: int) -> Any:
+        del rows
+        return batch
 
     def _train(self, batch: Any, progress: float | None) -> Tensor:
         """Take one step on a batch, and return the losses before it."""

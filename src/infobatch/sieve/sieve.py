@@ -15,7 +15,7 @@ from ..errors import InputError, MisalignedError, message, plural
 from ..plan import generator_for
 from .ahead import look_ahead
 from .amount import Decision, count_kept
-from .cost import SieveSummary
+from .cost import SieveSummary, step_of
 from .looks import Called, Look
 from .methods import adaptive
 from .passed import Passed, Waiting
@@ -256,11 +256,11 @@ class Sieve:
         kept 64 of 128 rows (50.0%) in 4 batches
         """
         self._join_stream()
-        looking = 0.0 if self.look is None else self.look.spent()
+        looking, held = (0.0, 0) if self.look is None else (self.look.spent(), self.look.held())
         if model_flops is None and self.look is not None:
             model_flops = self.look.model_flops()
-        full = 3.0 * model_flops * self._rows if model_flops else None
-        return SieveSummary(self._step, self._rows, self._kept, int(self._not_finite), looking, full)
+        full = step_of(model_flops) * self._rows if model_flops else None
+        return SieveSummary(self._step, self._rows, self._kept, int(self._not_finite), looking, full, held)
 
     # ---- saving and resuming -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from .undisturbed import kept_random_state
 FORMAT = 1
 COUNTS = ("step", "rows", "kept", "not_finite")
 FIELDS = {*("format", "method", "seed"), *COUNTS, *("amount", "look", "ahead")}
-LOOK_COUNTS = ("flops", "rows_looked", "rows_trained")
+LOOK_COUNTS = ("flops", "step_flops", "rows_looked", "rows_trained")
 TENSORS = ("rows", "weights", "losses", "valid")
 MOST_VALUES = 1_000_000
 """The most values and containers of an optimizer's state; 40 entries for each of 25,000 parameter tensors."""
@@ -116,8 +116,8 @@ def _is_share(value: Any) -> bool:
 
 def check_counts(state: Any) -> None:
     check_fields(state, set(LOOK_COUNTS), "the state of a look", REBUILD)
-    are_counts = all(is_count(state[name], 0) and state[name] <= LARGEST for name in LOOK_COUNTS[1:])
-    if not are_counts or not is_number(state["flops"]) or state["flops"] < 0:
+    are_counts = all(is_count(state[name], 0) and state[name] <= LARGEST for name in LOOK_COUNTS[2:])
+    if not are_counts or not all(is_number(state[name]) and state[name] >= 0 for name in LOOK_COUNTS[:2]):
         raise refuse("counts of rows and FLOPs of a look", "other values", DAMAGED)
 
 

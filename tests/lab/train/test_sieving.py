@@ -22,6 +22,9 @@ from infobatch.lab.train.settings import Settings
 from infobatch.lab.train.sieving import PROXY_SALT, SALT
 
 STEPS = 10  # of an epoch of 150 samples in batches of 16: nine of 16 rows and one of 6
+FIRST = {"mlp": 2 * 36 * 256, "mlp16": 2 * 36 * 16}
+FORWARD = {"mlp": FIRST["mlp"] + 2 * 256 * 256 + 2 * 256 * 3, "mlp16": FIRST["mlp16"] + 2 * 16 * 16 + 2 * 16 * 3}
+"""FLOPs of the nets per row."""
 
 
 def with_dropout() -> nn.Module:
@@ -193,32 +196,47 @@ def test_weights_are_those_of_the_sieve_times_those_of_the_plan() -> None:
         assert fact["effective_size"] < fact["kept"]
 
 
+STEP = {"mlp": 3 * FORWARD["mlp"] - FIRST["mlp"], "mlp16": 3 * FORWARD["mlp16"] - FIRST["mlp16"]}
+"""FLOPs of a training step per row: of the input of the first layer nobody needs a gradient."""
+
+
 @pytest.mark.parametrize("every", [1, 3, 4])
 def test_looking_costs_what_torch_counts(every: int) -> None:
-    """A forward pass of the proxy on every row, and a step of its own, three times as much, on every n-th batch."""
+    """A forward pass of the proxy on every row, and a step of its own instead on every n-th batch."""
     end = facts(method=f"sieve.hardest:keep=0.5,net=mlp16,every={every}", epochs=3)[-1]
-    model, proxy = (forward_flops(make_net(name, (1, 6, 6), 3), 16) / 16 for name in ("mlp", "mlp16"))
     sizes = ([16] * 9 + [6]) * 3
     trained_on = sum(size for at, size in enumerate(sizes) if at % every == 0)
-    spent = proxy * (sum(sizes) - trained_on + 3 * trained_on)
-    assert end["looking"] == pytest.approx(spent / (3 * model * 450), rel=1e-9)
+    spent = FORWARD["mlp16"] * (sum(sizes) - trained_on) + STEP["mlp16"] * trained_on
+    assert end["looking"] == pytest.approx(spent / (STEP["mlp"] * 450), rel=1e-9)
     assert end["compute"] == pytest.approx(0.5 + end["looking"], rel=1e-9)
     assert end["same_cost_steps"] == round(end["compute"] * 3 * STEPS)
 
 
-def test_a_step_is_three_forward_passes() -> None:
-    """But for the gradient of the first layer's input, which nobody needs."""
-    net, inputs = make_net("mlp", (1, 6, 6), 3), torch.rand(16, 1, 6, 6)
-    with FlopCounterMode(display=False) as counter:
-        net(inputs).sum().backward()  # type: ignore[no-untyped-call]
-    first = 2 * 16 * 36 * 256
-    assert counter.get_total_flops() == 3 * forward_flops(net, 16) - first
-
-
-def test_a_look_of_the_model_costs_a_third_of_a_step() -> None:
+def test_a_look_of_the_model_costs_a_forward_pass() -> None:
     end = facts(method="sieve.hardest:keep=0.25,look=own", epochs=2)[-1]
-    assert end["looking"] == pytest.approx(1 / 3)
-    assert end["compute"] == pytest.approx((9 * 4 + 2) / 150 + 1 / 3)
+    assert end["looking"] == pytest.approx(FORWARD["mlp"] / STEP["mlp"])
+    assert end["compute"] == pytest.approx((9 * 4 + 2) / 150 + end["looking"])
+
+
+def shallow() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 256), nn.ReLU(), nn.Linear(256, 3))
+
+
+@pytest.mark.parametrize("method", ["sieve.hardest:keep=0.5,net=mlp16", "sieve.lot:keep=0.4,look=own"])
+def test_a_shorter_run_has_as_many_flops(method: str) -> None:
+    """All that torch counts in both, but for the tests, and for counting, which takes about one step."""
+    forward, counts = 2 * 36 * 256 + 2 * 256 * 3, []
+    step = 3 * forward - 2 * 36 * 256
+    settings = Settings.of({**QUICK, "method": method, "epochs": 8, "model": "task"})
+    for _ in range(2):
+        training, tests = loop.Training(settings, made(make_model=shallow)), 0
+        with FlopCounterMode(display=False) as counter:
+            while not training.is_finished:
+                tests += "metric" in (training.epoch(lambda: False) or {})
+        counts.append(counter.get_total_flops() - tests * 60 * forward)
+        settings = settings.but(method="full", steps=training.end()["same_cost_steps"])
+    assert abs(counts[0] - counts[1]) < 1.5 * 16 * step
+    assert counts[0] < 0.95 * 8 * 150 * step
 
 
 def test_random_rows_cost_no_look() -> None:
@@ -285,6 +303,7 @@ def test_the_sieve_sees_batches_as_the_model_gets_them() -> None:
 
     given = {**QUICK, "method": "sieve.hardest:keep=0.5,look=own", "epochs": 1, "eval_every": 1, "label_smoothing": 0.1}
     loop.Training(Settings.of(given), made(pad=1, flip=True, loss=noted)).epoch(lambda: False)
+    del losses[1:3]  # to count its FLOPs, the first look is repeated, and a step is tried
     steps = [at for at, (is_step, _) in enumerate(losses) if is_step]
     assert len(steps) == STEPS
     for at in steps:

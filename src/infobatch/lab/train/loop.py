@@ -393,7 +393,8 @@ class Training:
         full_samples = self.settings.epochs * self.all_samples.size
         if self.sieve is None and not self.train_data.method.observes_hidden:
             return facts.cost_of(self.samples, full_samples, self.steps)
-        looked = self.observed / STEP + (0.0 if self.sieve is None else self.sieve.looking())
+        forward = 1 / STEP if self.sieve is None else self.sieve.model_flops / self.sieve.model_flops.step
+        looked = self.observed * forward + (0.0 if self.sieve is None else self.sieve.looking())
         full_steps = self.settings.epochs * self.full_steps
         cost = facts.cost_of(self.samples, full_samples, full_steps, looking=looked / full_samples)
         return cost if self.sieve is None else {**cost, "look_not_finite": self.sieve.not_finite}

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from ...errors import InputError, message
 from ...plan import Plan
 from ...sieve import Look, Own, Proxy, Sieve
-from ...sieve.cost import STEP, count_flops_of
+from ...sieve.cost import Flops, count_flops_of
 from ...sieve.undisturbed import kept_random_state
 from ..tasks.nets import fingerprint, name_relative, named_net, norms_for_one_sample
 from ..tasks.task import Task
@@ -62,7 +62,7 @@ class BatchSieve:
         self.sieve = Sieve(look, method, num_steps=num_steps, seed=settings.seed ^ SALT)
         self.weights = torch.full((size_of(task.train),), torch.nan, device=self.device)
         """The weight of each sample passed on in this epoch; NaN for all others."""
-        self.model_flops = 0.0
+        self.model_flops = Flops(0.0)
         self._size = 0
         self._rows = torch.zeros(0, dtype=torch.int64, device=self.device)
         """The rows of the latest batch that were passed on."""
@@ -107,7 +107,7 @@ class BatchSieve:
     # ---- accounting --------------------------------------------------------------------------------------
 
     def count_flops(self, preprocess: Preprocess) -> None:
-        """Count the FLOPs of the model's forward pass per training sample, without leaving a trace in the model.
+        """Count the FLOPs of the model per training sample, without leaving a trace in the model.
 
         Args:
             preprocess: Turns samples into what the model gets.
@@ -126,7 +126,7 @@ class BatchSieve:
 
     def looking(self) -> float:
         """Return the cost of looking so far: how many samples the model could have trained on instead."""
-        return 0.0 if self.sieve.look is None else self.sieve.look.spent() / (STEP * self.model_flops)
+        return 0.0 if self.sieve.look is None else self.sieve.look.spent() / self.model_flops.step
 
     @property
     def not_finite(self) -> int:
