@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
+import tokenizers
 import torch
 from hypothesis import given
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
-from transformers import BatchEncoding
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import infobatch
 from infobatch import InputError
 from infobatch.sieve import random_rows, select_rows
-from infobatch.sieve.rows import count_rows
+from infobatch.sieve.rows import count_rows, mark_of
 
 SIZE, ROWS = 5, torch.tensor([0, 2, 3])
 
@@ -52,7 +55,9 @@ def ragged(size: int = SIZE) -> list[Tensor]:
 def plain(value: Any) -> Any:
     """A structure of lists and dicts that can be compared."""
     if isinstance(value, Tensor):
-        return value.tolist()
+        return ["sparse", *value.to_dense().tolist()] if value.is_sparse else value.tolist()
+    if isinstance(value, np.ndarray):
+        return ["array", str(value.dtype), value.tolist()]
     if isinstance(value, collections.abc.Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -88,6 +93,18 @@ STRUCTURES: dict[str, tuple[Any, Any]] = {
         ([torch.ones(3, 2)] * 3, [{"boxes": box} for box in FEW_RAGGED]),
     ),
     "objects": ((X, [{1, row} for row in range(SIZE)]), (FEW, [{1, 0}, {1, 2}, {1, 3}])),
+    "array": ((X, X.numpy()), (FEW, FEW.numpy())),
+    "array alone": (X.numpy(), FEW.numpy()),
+    "array of texts": ((X, np.array(NAMES)), (FEW, np.array(FEW_NAMES))),
+    "WebDataset": (
+        [NAMES, X, np.arange(SIZE), [{"url": name, "at": np.int64(3)} for name in NAMES]],
+        [FEW_NAMES, FEW, np.array(ROWS.tolist()), [{"url": name, "at": np.int64(3)} for name in FEW_NAMES]],
+    ),
+    "numbers of NumPy": (
+        {"x": X, "scale": np.float32(2), "zero": np.array(3.0)},
+        {"x": FEW, "scale": np.float32(2), "zero": np.array(3.0)},
+    ),
+    "sparse": ((X.to_sparse(), X), (FEW.to_sparse(), FEW)),
     "ordered dict": (collections.OrderedDict(x=X), collections.OrderedDict(x=FEW)),
     "default dict": (collections.defaultdict(list, x=X), collections.defaultdict(list, x=FEW)),
     "BatchEncoding": (BatchEncoding({"ids": X, "mask": X}), BatchEncoding({"ids": FEW, "mask": FEW})),
@@ -115,6 +132,27 @@ def test_a_mapping_keeps_what_else_it_holds() -> None:
     assert selected.logits is selected["logits"]
     assert torch.equal(selected.logits, FEW)
     assert select_rows(STRUCTURES["default dict"][0], ROWS, SIZE)["missing"] == []
+
+
+def test_a_batch_encoding_reads_the_tokens_of_its_rows() -> None:
+    """They are in a list beside its tensors, one entry per row."""
+    model = tokenizers.models.WordLevel({"[PAD]": 0, "a": 1, "b": 2, "c": 3}, unk_token="[PAD]")
+    words = tokenizers.Tokenizer(model)
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+    texts = ["a a", "b", "c c c", "b a"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    sieve = infobatch.Sieve(lambda batch: torch.tensor([0.0, 5.0, 1.0, 7.0]), infobatch.sieve.hardest(0.5))
+    selected, _ = sieve(batch)
+    expected = tokenizer([texts[1], texts[3]], return_tensors="pt", padding="max_length", max_length=3)
+    assert torch.equal(selected["input_ids"], expected["input_ids"])
+    for row in range(2):
+        assert selected.tokens(row) == expected.tokens(row)
+        assert selected.word_ids(row) == expected.word_ids(row)
+    assert [one.tokens for one in selected.encodings[:]] == [expected.tokens(0), expected.tokens(1)]
+    assert batch.tokens(0) == ["a", "a", "[PAD]"]
+    again, _ = sieve(batch | {})
+    assert again["input_ids"].shape == (2, 3)
 
 
 LAYOUTS: dict[str, tuple[Tensor, torch.memory_format | None]] = {
@@ -195,6 +233,8 @@ UNKNOWN: dict[str, Any] = {
     "another number deep inside": {"x": column(5), "more": [{"y": column(6)}]},
     "an object without rows": (column(5), object()),
     "a packed sequence": pack_sequence([torch.ones(3), torch.ones(2)]),
+    "an array of another number of rows": (column(5), np.zeros((4, 2))),
+    "a nested tensor": torch.nested.nested_tensor([torch.rand(at + 1) for at in range(5)], layout=torch.jagged),
     "a dict that cannot be changed": types.MappingProxyType({"x": column(5)}),
 }
 
@@ -241,6 +281,18 @@ def test_parts_are_counted_by_what_all_agree_on(parts: Any, expected: int | None
             count_rows(parts, are_parts=True)
     else:
         assert count_rows(parts, are_parts=True) == expected
+
+
+# ---- recognized after a restart --------------------------------------------------------------------------------
+
+
+def test_batches_are_told_apart_by_their_tensors_and_arrays_or_else_by_their_texts() -> None:
+    objects = np.array([{1}, "a"], dtype=object)
+    batches = [X, X + 1, X.numpy() + 2, (X, X.numpy()), NAMES, NAMES[:3], {"x": [1, 2]}, {"x": [1, 3]}, objects]
+    marks = [mark_of(batch) for batch in batches]
+    assert len(set(marks)) == len(marks)
+    assert marks == [mark_of(copy.deepcopy(batch)) for batch in batches]
+    assert mark_of((X, NAMES)) == mark_of((X, NAMES[::-1])) == mark_of(X)  # such as paths, which may change
 
 
 # ---- through a sieve -------------------------------------------------------------------------------------------

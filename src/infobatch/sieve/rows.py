@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import ctypes
 import dataclasses
+import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +27,9 @@ UNREDUCED = (
 def select_rows(batch: Any, rows: Tensor, size: int) -> Any:
     """Return a batch of the same structure with some of its rows.
 
-    Tensors, tuples, lists, dicts, dataclasses and what behaves like a dict may be nested. Lists of ``size`` other
-    objects, such as texts or images of different shapes, lose the same rows; that reads ``rows`` back from the device.
-    Numbers, texts and tensors without a dimension stay.
+    Tensors, NumPy arrays, tuples, lists, dicts, dataclasses and what behaves like a dict may be nested. Lists of
+    ``size`` other objects, such as texts or images of different shapes, lose the same rows. For lists and arrays,
+    ``rows`` is read back from the device. Numbers, texts, and tensors and arrays without a dimension stay.
 
     Args:
         batch: The batch. A list or tuple is read as its columns, as in ``[x, y]``, if all of them have ``size`` rows,
@@ -53,7 +54,9 @@ def select_column(column: Any, rows: Tensor, size: int) -> Any:
     """Return a part of a batch with some of its rows: as ``select_rows``, but a list must be the one or the other."""
     if isinstance(column, Tensor):
         return _select_tensor(column, rows, size)
-    if isinstance(column, ATOMS):
+    if _is_array(column):
+        return _select_of_array(column, rows, size)
+    if _is_atom(column):
         return column
     if _is_list(column) and len(column) == size:
         if _has_columns(column, size):
@@ -62,7 +65,29 @@ def select_column(column: Any, rows: Tensor, size: int) -> Any:
             raise InputError(message("a list that holds one object per row", got, remedy))
         return type(column)(column[row] for row in rows.tolist())
     members = _members(column)
-    return _rebuild(column, {name: select_column(value, rows, size) for name, value in members.items()})
+    rebuilt = _rebuild(column, {name: select_column(value, rows, size) for name, value in members.items()})
+    if len(getattr(column, "_encodings", None) or ()) == size:  # of a tokenizer, from which BatchEncoding.tokens reads
+        rebuilt._encodings = RowsOf(column._encodings, rows)
+    return rebuilt
+
+
+class RowsOf(Sequence[Any]):
+    """Some items of a list. Which ones is read back from the device only where one is asked for.
+
+    >>> list(RowsOf(["a", "b", "c"], torch.tensor([0, 2])))
+    ['a', 'c']
+    """
+
+    def __init__(self, items: Sequence[Any], rows: Tensor) -> None:
+        self.items, self.rows = items, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self.items[row] for row in self.rows[place].tolist()]
+        return self.items[int(self.rows[place])]
 
 
 def count_rows(batch: Any, *, are_parts: bool = False) -> int:
@@ -153,6 +178,22 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and not isinstance(value, torch.Size)
 
 
+def _is_array(value: Any) -> bool:
+    """Whether this is an array of NumPy, as from WebDataset's ``batched`` and Hugging Face's "numpy" format."""
+    numpy = sys.modules.get("numpy")  # not imported for this: without it there is no array
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _is_atom(value: Any) -> bool:
+    """Whether this has no rows: a text, a number, also of NumPy, or a setting."""
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, ATOMS) or (numpy is not None and isinstance(value, numpy.generic))
+
+
+def _is_leaf(value: Any) -> bool:
+    return _is_array(value) or _is_atom(value)
+
+
 def _is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
@@ -186,18 +227,35 @@ def _rebuild(value: Any, members: dict[Any, Any]) -> Any:
 
 
 def mark_of(batch: Any) -> int:
-    """Return a checksum of the tensors of a batch, by which it is recognized after a restart.
+    """Return a checksum of the tensors and arrays of a batch, or else of its texts and numbers.
+
+    By it the batch is recognized after a restart.
 
     >>> import torch
     >>> mark_of([torch.zeros(3), "a"]) == mark_of([torch.zeros(3), "b"]) != mark_of([torch.ones(3), "a"])
     True
     """
-    mark = 0
-    for tensor in tensors_of(batch):
-        if tensor.layout == torch.strided:
-            values = tensor.detach().cpu().contiguous()
-            mark = zlib.crc32(ctypes.string_at(values.data_ptr(), values.nbytes) if values.nbytes else b"", mark)
+    found, mark = list(_leaves(batch)), 0
+    values = [one for one in found if not _is_atom(one)] or [repr(one).encode() for one in found]
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided:
+                dense = value.detach().cpu().contiguous()
+                mark = zlib.crc32(ctypes.string_at(dense.data_ptr(), dense.nbytes) if dense.nbytes else b"", mark)
+        else:
+            if not isinstance(value, bytes):  # an array of objects would show where these are in memory
+                value = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+            mark = zlib.crc32(value, mark)
     return mark
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    """Yield the tensors, arrays, texts and numbers of a batch."""
+    if isinstance(batch, Tensor) or _is_array(batch) or _is_atom(batch):
+        yield batch
+    elif isinstance(batch, (Mapping, list, tuple)) or _is_dataclass(batch):
+        for value in _members(batch).values():
+            yield from _leaves(value)
 
 
 # ---- the number of rows ----------------------------------------------------------------------------------------
@@ -206,10 +264,24 @@ def mark_of(batch: Any) -> int:
 def _select_tensor(tensor: Tensor, rows: Tensor, size: int) -> Tensor:
     if tensor.ndim == 0:
         return tensor
-    if len(tensor) != size:
+    if tensor.size(0) != size:
         raise InputError(message(f"{size} rows in every tensor of the batch", describe(tensor), REMEDY))
     rows = rows.to(tensor.device)
+    if tensor.layout == torch.sparse_coo:
+        return tensor.index_select(0, rows)
+    if tensor.layout != torch.strided or tensor.is_nested:
+        got = f"a nested tensor or one of layout {tensor.layout}"
+        raise InputError(message("dense or sparse COO tensors in the batch", got, REMEDY))
     return tensor.index_select(0, rows) if tensor.is_contiguous() else tensor[rows]  # keeps channels_last
+
+
+def _select_of_array(array: Any, rows: Tensor, size: int) -> Any:
+    if array.ndim == 0:
+        return array
+    if len(array) != size:
+        got = f"an array of shape {list(array.shape)}"
+        raise InputError(message(f"{size} rows in every array of the batch", got, REMEDY))
+    return array[rows.tolist()]
 
 
 def _has_columns(values: Any, size: int) -> bool:
@@ -221,10 +293,10 @@ def _has_columns(values: Any, size: int) -> bool:
 def _lengths(values: Any) -> Iterator[int]:
     """Yield the lengths of all tensors, and of all lists of texts or numbers, in a list."""
     for value in values:
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) or _is_array(value):
             if value.ndim:
-                yield len(value)
-        elif _is_list(value) and all(isinstance(one, ATOMS) for one in value):
+                yield value.shape[0] if _is_array(value) else value.size(0)
+        elif _is_list(value) and all(map(_is_atom, value)):
             yield len(value)
         elif isinstance(value, (Mapping, list, tuple)) or _is_dataclass(value):
             yield from _lengths(_members(value).values())
@@ -233,10 +305,12 @@ def _lengths(values: Any) -> Iterator[int]:
 def _counts(value: Any) -> set[int] | None:
     """Return the numbers of rows that a part of a batch may have by its tensors; None if it has none."""
     if isinstance(value, Tensor):
+        return {value.size(0)} if value.ndim else None
+    if _is_array(value):
         return {len(value)} if value.ndim else None
-    if isinstance(value, ATOMS):
+    if _is_atom(value):
         return None
-    if _is_list(value) and not all(isinstance(one, (Tensor, Mapping, list, tuple, *ATOMS)) for one in value):
+    if _is_list(value) and not all(isinstance(one, (Tensor, Mapping, list, tuple)) or _is_leaf(one) for one in value):
         return {len(value)}  # of objects that have no rows
     inner = _agreed(map(_counts, _members(value).values()))
     return inner if inner is None or not _is_list(value) else inner | {len(value)}
