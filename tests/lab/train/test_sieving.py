@@ -53,7 +53,7 @@ def forward_flops(net: nn.Module, rows: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "method", ["sieve.hardest:keep=1", "sieve.random_rows:keep=1.0", "sieve.lot:keep=1.0,look=own"]
+    "method", ["sieve.hardest:keep=1,net=mlp16", "sieve.random_rows:keep=1.0", "sieve.lot:keep=1.0,look=own"]
 )
 @pytest.mark.parametrize("feed", ["resident", "loader"])
 def test_a_sieve_that_keeps_all_trains_as_full_data(method: str, feed: str) -> None:
@@ -268,6 +268,14 @@ def test_relatives_have_about_a_tenth_of_the_flops() -> None:
     assert set(RELATIVES) <= set(NETS)
 
 
+def test_a_default_proxy_that_is_larger_than_the_model_is_refused() -> None:
+    given = {**QUICK, "model": "conv8"}
+    with pytest.raises(InputError, match=r"smaller than the model.*resnet8w8.*net=mlp16"):
+        loop.Training(Settings.of({**given, "method": "sieve.hardest"}), made())
+    for method in ("sieve.hardest:net=resnet8w8", "sieve.hardest:net=mlp16", "sieve.hardest:look=own"):
+        loop.Training(Settings.of({**given, "method": method}), made())
+
+
 # ---- scores of rows left out -----------------------------------------------------------------------------------
 
 
@@ -319,8 +327,8 @@ def test_the_sieve_sees_batches_as_the_model_gets_them() -> None:
     "method",
     [
         "sieve.hardest:keep=0.5,net=mlp16,every=3",
-        "sieve.lot:keep=0.5,then=infobatch",
-        "sieve.adaptive:threshold=0.3,then=kakurenbo",
+        "sieve.lot:keep=0.5,net=mlp16,then=infobatch",
+        "sieve.adaptive:threshold=0.3,net=mlp16,then=kakurenbo",
         "sieve.selective_backprop:begin=0.1",
         "sieve.below_mean:look=own,then=infobatch",
     ],

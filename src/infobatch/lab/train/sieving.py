@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from ...errors import InputError, message
 from ...plan import Plan
 from ...sieve import Look, Own, Proxy, Sieve
-from ...sieve.cost import Flops, count_flops_of
+from ...sieve.cost import Flops, count_flops_of, count_forward
 from ...sieve.undisturbed import kept_random_state
 from ..tasks.nets import fingerprint, name_relative, named_net, norms_for_one_sample
 from ..tasks.task import Task
@@ -63,6 +63,7 @@ class BatchSieve:
         self.weights = torch.full((size_of(task.train),), torch.nan, device=self.device)
         """The weight of each sample passed on in this epoch; NaN for all others."""
         self.model_flops = Flops(0.0)
+        self._is_net_named = bool(sieved.net)
         self._size = 0
         self._rows = torch.zeros(0, dtype=torch.int64, device=self.device)
         """The rows of the latest batch that were passed on."""
@@ -113,7 +114,8 @@ class BatchSieve:
             preprocess: Turns samples into what the model gets.
 
         Raises:
-            InputError: If torch counts none: without them the cost of a look is unknown.
+            InputError: If torch counts none: without them the cost of a look is unknown. Or if the default proxy is
+                larger than the model, so that it can save nothing.
         """
         model, train = self.model, cast(Any, self.task.train)
         some = [train[index][0] for index in range(min(FEW, size_of(train)))]
@@ -123,6 +125,13 @@ class BatchSieve:
             got = f"a {type(model).__name__} for which it counts none"
             remedy = "It counts matrix products, convolutions and attention; see torch.utils.flop_counter."
             raise InputError(message("a model whose FLOPs torch can count, for a sieve", got, remedy))
+        look = self.sieve.look
+        if isinstance(look, Proxy) and not self._is_net_named:
+            flops = count_forward(look.net, lambda: look.net(inputs), self.device, len(some))
+            if flops >= self.model_flops:
+                got = f"{self.facts['net']}, the default, with {flops / self.model_flops:.1f} times the model's FLOPs"
+                remedy = "Name a smaller one, as in net=mlp16, or choose look=own."
+                raise InputError(message("a proxy smaller than the model", got, remedy))
 
     def looking(self) -> float:
         """Return the cost of looking so far: how many samples the model could have trained on instead."""
