@@ -90,6 +90,7 @@ def test_published_methods_step_by_the_mean_over_the_rows_passed_on(method: Any)
         lambda: adaptive(sizes=(0.0, 0.5)),
         lambda: adaptive(sizes=0.5),
         lambda: adaptive(every=0),
+        lambda: adaptive(every=1),  # then all would pass whole
         lambda: adaptive(every=1.5),
         lambda: selective_backprop(begin=0.5, end=0.5),
         lambda: selective_backprop(begin=0.9, end=0.5),

@@ -50,7 +50,7 @@ def adaptive(
     adaptive(threshold=0.65, sizes=(0.25, 0.5), every=16)
     """
     threshold, chosen = check_fraction("threshold", threshold), check_fractions("sizes", sizes)
-    every = check_count("every", every, 1, "It is a number of batches.")
+    every = check_count("every", every, 2, "Every n-th batch is measured, and passes whole.")
     if not chosen or min(chosen) <= 0:
         raise InputError(message("sizes as shares in (0, 1]", repr(sizes), "For example sizes=(0.25, 0.5)."))
     settings = {"threshold": threshold, "sizes": tuple(sorted(chosen)), "every": every}
