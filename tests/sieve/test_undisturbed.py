@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -162,26 +163,87 @@ def test_its_losses_are_those_of_the_step_that_follows() -> None:
     torch.testing.assert_close(Own(model, criterion).look(batch), expected.detach())
 
 
-# ---- a function is called as it is -----------------------------------------------------------------------------
+# ---- a function of the user ------------------------------------------------------------------------------------
 
 
-def test_a_function_is_called_as_it_is_without_gradients_and_beside_the_random_state() -> None:
-    """Which modules it reads cannot be told, so nothing in them is restored: ``Own`` is there for the model."""
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
+def small_net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
 
+
+GLOBAL = small_net()
+
+
+def by_global_name(batch: Any) -> Tensor:
+    GLOBAL.eval()
+    return losses_of(GLOBAL, batch)
+
+
+def by_a_function_that_it_calls(batch: Any) -> Tensor:
+    return by_global_name(batch)
+
+
+class Owner:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def losses(self, batch: Any) -> Tensor:
+        self.model.eval()
+        return losses_of(self.model, batch)
+
+
+class Holding(Look):
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def look(self, batch: Any) -> Tensor:
+        self.model.eval()
+        return losses_of(self.model, batch)
+
+
+def closure(model: nn.Module) -> Callable[[Any], Tensor]:
     def look(batch: Any) -> Tensor:
         assert not torch.is_grad_enabled()
-        losses = losses_of(model, batch)
         model.eval()
-        return losses
+        return losses_of(model, batch)
 
+    return look
+
+
+USERS: dict[str, Callable[[nn.Module], Any]] = {
+    "closure": closure,
+    "default": lambda model: lambda batch, net=model: losses_of(net.eval(), batch),
+    "global name": lambda model: by_global_name,
+    "a function that it calls": lambda model: by_a_function_that_it_calls,
+    "method": lambda model: Owner(model).losses,
+    "object": lambda model: (lambda owner: lambda batch: owner.losses(batch))(Owner(model)),
+    "partial": lambda model: functools.partial(lambda net, batch: losses_of(net.eval(), batch), model),
+    "Look": Holding,
+    "Reference of it": lambda model: Reference(nn.Linear(4, 3), criterion, of=Holding(model)),
+}
+
+
+@pytest.mark.parametrize("method", [hardest(0.5), adaptive()], ids=["part", "whole"])
+@pytest.mark.parametrize("kind", USERS)
+def test_a_function_leaves_the_modes_of_the_networks_it_refers_to(kind: str, method: Any) -> None:
+    """``model.eval()`` before a look would otherwise be in force for the rest of the training."""
+    model = GLOBAL if "global" in kind or "function" in kind else small_net()
+    model.train()
+    model[2].eval()
+    sieve = Sieve(USERS[kind](model), method)
+    for step in range(2):
+        x, y, _ = sieve(*x_and_y(SIZE, step))
+        assert [module.training for module in model.modules()] == [True, True, True, False, True]
+        sieve.reduce(criterion(model(x), y))
+
+
+def test_what_a_function_draws_and_the_statistics_of_its_networks() -> None:
+    """It runs beside the random states, but BatchNorm statistics move: ``Own`` is there for the model."""
+    model = small_net()
+    look: Callable[[Any], Tensor] = lambda batch: losses_of(model, batch)  # noqa: E731
     state = torch.get_rng_state()
     Sieve(look, hardest(0.5))(*x_and_y(SIZE, 0))
     assert torch.equal(torch.get_rng_state(), state)
-    assert not model.training
     assert int(model[1].num_batches_tracked) == 1
-
-    model.train()
     before = trace(model)
     Sieve(Own(model, losses=lambda _, batch: look(batch)), hardest(0.5))(*x_and_y(SIZE, 0))
     assert_untouched(model, before)

@@ -15,7 +15,7 @@ from ..methods.arguments import check_fraction
 from .cost import STEP, Flops, count_bytes, count_forward, net_of, step_over_forward
 from .rows import check_alike, device_of, select_rows
 from .sieve_state import LOOK_COUNTS, REBUILD, check_counts, check_fields
-from .undisturbed import is_sharded, undisturbed, unwrap
+from .undisturbed import is_sharded, networks_of, undisturbed, unwrap
 
 FEW = 8
 """Rows on which a training step of the model is tried, to count its FLOPs."""
@@ -26,8 +26,8 @@ Losses = Callable[[Any, Any], Tensor]
 class Look:
     """A look at a batch: one loss per row, before the model sees it. Subclass it and write ``look``.
 
-    ``look`` is called as it is, without gradients. Torch's random states are restored afterwards, but not the modes and
-    BatchNorm statistics of networks that it runs; ``Own(model, losses=function)`` restores these as well.
+    ``look`` is called without gradients. Torch's random states are restored afterwards, and the modes of networks that
+    are attributes of the look, but not BatchNorm statistics; ``Own(model, losses=function)`` restores these as well.
 
     >>> import torch
     >>> from infobatch.sieve import Look
@@ -40,6 +40,8 @@ class Look:
 
     reads_model = False
     """Whether it reads the weights of the model that trains, so that it cannot run one batch ahead."""
+    _watched: list[nn.Module] | None = None
+    """The modules whose modes are restored after each look, once they have been found."""
 
     def look(self, batch: Any) -> Tensor:
         """Return the losses of a batch, shape [batch], without a gradient; see the example of the class.
@@ -86,6 +88,13 @@ class Look:
     def _check_model(self, losses: Tensor) -> None:
         """Check, from losses of the model that trains, that it is not trained by this look as well."""
         del losses
+
+    def _modules(self) -> list[nn.Module]:
+        """Return the modules whose modes the sieve restores after each look."""
+        if self._watched is None:
+            found = dict.fromkeys(module for net in networks_of(self) for module in net.modules())
+            self._watched = [*found]
+        return self._watched
 
     def _is_sharded(self) -> bool:
         """Whether all ranks must look at once, since a network of it is sharded over them."""
@@ -137,7 +146,7 @@ class Look:
 
 
 class Called(Look):
-    """Any function of a batch that returns one number per row. What it does to a network stays."""
+    """Any function of a batch that returns one number per row."""
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
         self.function = function
@@ -159,6 +168,9 @@ class NetworkLook(Look):
         self._is_counted = False
         self._rows_looked = 0
         self._rows_trained = 0
+
+    def _modules(self) -> list[nn.Module]:
+        return []  # it runs its network undisturbed
 
     def _is_sharded(self) -> bool:
         return is_sharded(self.net)
@@ -287,6 +299,9 @@ class Reference(NetworkLook):
         losses = self.of.visit(batch, step, progress, is_needed=is_needed)
         return self._subtract(losses, batch) if is_needed and losses is not None else None
 
+    def _modules(self) -> list[nn.Module]:
+        return self.of._modules()
+
     def _is_sharded(self) -> bool:
         return super()._is_sharded() or self.of._is_sharded()
 
@@ -359,6 +374,9 @@ class Remembered(Look):
     def model_losses(self, losses: Tensor) -> Tensor | None:
         del losses
         return None if self._fresh is None else self.inner.model_losses(self._fresh)
+
+    def _modules(self) -> list[nn.Module]:
+        return self.inner._modules()
 
     def _is_sharded(self) -> bool:
         return self.inner._is_sharded()

@@ -33,7 +33,7 @@ from .rows import (
 from .rules import Choice, choose_tokens
 from .sieve_method import Seen, SieveMethod, check_method
 from .sieve_state import FORMAT, REBUILD, check_fields, check_sieve_state, load_passed, save_passed
-from .undisturbed import kept_random_state, not_compiled, uncached_autocast
+from .undisturbed import kept_modes, kept_random_state, not_compiled, uncached_autocast
 
 LOOKING = 0x100C  # so that what a look draws has nothing in common with the choice of rows
 ONE_LOSS = 'Compute them from the batch that the sieve returned, with reduction="none".'
@@ -47,8 +47,8 @@ class Sieve:
 
     Args:
         look: A ``Proxy``, ``Own``, ``Reference`` or other ``Look``, or a function (batch) -> losses of shape [batch].
-            A function is called as it is, without gradients: networks that it runs keep the modes it sets, and their
-            BatchNorm statistics move. To look with the model, use ``Own(model, losses=function)``.
+            A function is called without gradients; torch's random states, and the modes of networks that it refers to,
+            are restored. BatchNorm statistics are not: to look with the model, use ``Own(model, losses=function)``.
         method: One of ``infobatch.sieve``: ``adaptive()``, the default, or for example ``hardest(keep=0.5)``.
         num_steps: The number of batches of the whole run, for the schedule of a proxy and for methods active in part of
             the run.
@@ -371,7 +371,7 @@ class Sieve:
         if self.look is None:
             return None
         seed = generator_for(self.seed ^ LOOKING, self._step, torch.device("cpu")).initial_seed()
-        with torch.no_grad(), uncached_autocast(), kept_random_state(device, seed):
+        with torch.no_grad(), uncached_autocast(), kept_modes(self.look._modules()), kept_random_state(device, seed):
             if is_capturing:  # a graph would repeat a step of the proxy at every replay
                 losses: Any = self.look.look(batch) if is_needed else None
             else:

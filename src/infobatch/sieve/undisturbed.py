@@ -6,7 +6,8 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -63,6 +64,54 @@ def undisturbed(net: nn.Module, device: torch.device) -> Iterator[None]:
             module.training = False  # without statistics it still normalizes by its batch, but asks no other rank
         with torch.no_grad(), kept_random_state(device), uncached_autocast():
             yield
+
+
+@contextmanager
+def kept_modes(modules: list[nn.Module]) -> Iterator[None]:
+    """Set modules back to the modes they had."""
+    modes = [module.training for module in modules]
+
+    def restore() -> None:
+        for module, is_training in zip(modules, modes, strict=True):
+            if module.training != is_training:
+                module.training = is_training
+
+    with restoring(restore):
+        yield
+
+
+def networks_of(look: Any, depth: int = 3) -> list[nn.Module]:
+    """Return the networks that an object or a function refers to by its attributes, its closure or global names.
+
+    >>> model = torch.nn.Linear(4, 3)
+    >>> networks_of(lambda batch: model(batch))
+    [Linear(in_features=4, out_features=3, bias=True)]
+    """
+    if isinstance(look, nn.Module):
+        return [look]
+    return [net for one in _references_of(look) for net in networks_of(one, depth - 1)] if depth else []
+
+
+def _references_of(value: Any) -> list[Any]:
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, FunctionType):
+        inside = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        named = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+        return [*inside, *named, *(value.__defaults__ or ())]
+    is_other = isinstance(value, (type, ModuleType)) or (getattr(type(value), "__module__", "") or "").startswith(
+        "torch"
+    )
+    return [] if is_other else [*getattr(value, "__dict__", {}).values()]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # the variable has no value yet
+        return False
 
 
 @contextmanager
