@@ -119,6 +119,28 @@ def test_a_proxy_that_trains_before_its_method_begins_is_checked_as_well() -> No
         Sieve(proxy, selective_backprop(begin=0.5), num_steps=9)(*x_and_y(SIZE, 0))
 
 
+def test_a_proxy_needs_an_optimizer_that_trains_it() -> None:
+    """One of other parameters would leave it as it is, without a word."""
+    net, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    wrong = [torch.optim.SGD(other.parameters(), lr=0.1), torch.optim.LBFGS(net.parameters()), "adam", net]
+    for optimizer in wrong:
+        with pytest.raises(InputError, match="optimizer"):
+            Proxy(net, criterion, optimizer=optimizer)  # type: ignore[arg-type]
+    both = torch.optim.SGD([*other.parameters(), net.bias], lr=0.1)
+    Sieve(Proxy(net, criterion, optimizer=both), hardest(0.5))(*x_and_y(SIZE, 0))
+
+
+def test_criteria_losses_and_schedules_are_functions() -> None:
+    net, wrong = nn.Linear(4, 3), "cross_entropy"
+    with pytest.raises(InputError, match="schedule"):
+        Proxy(net, criterion, schedule=0.1)  # type: ignore[arg-type]
+    for make in (Proxy, Own):
+        with pytest.raises(InputError, match="a function"):
+            make(net, wrong)
+        with pytest.raises(InputError, match="a function"):
+            make(net, losses=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("count", [1, 7, 9, 16])
 @pytest.mark.parametrize("kind", ["Reference", "Reference of it"])
 def test_a_reference_and_its_look_have_equally_many_losses(kind: str, count: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..checks import describe
 from ..errors import InputError, message
+from ..methods.arguments import check_fraction
 from .sieve_state import DAMAGED, check_fields, check_measured
 
 
@@ -51,6 +52,9 @@ class Fixed:
         end: The share of the run at which to end.
         whole_every: Pass every n-th batch whole; 0 for none.
 
+    Raises:
+        InputError: If ``keep`` is not in (0, 1].
+
     >>> from infobatch.sieve import Fixed
     >>> amount = Fixed(0.5, begin=0.25)
     >>> amount.decide(step=1, progress=0.1).share, amount.decide(step=3, progress=0.3).share
@@ -58,7 +62,8 @@ class Fixed:
     """
 
     def __init__(self, keep: float, begin: float = 0.0, end: float = 1.0, whole_every: int = 0) -> None:
-        self.keep, self.begin, self.end, self.whole_every = keep, begin, end, whole_every
+        self.keep = check_fraction("keep", keep)
+        self.begin, self.end, self.whole_every = begin, end, whole_every
         self.is_constant = (begin, end, whole_every) == (0.0, 1.0, 0)
 
     def decide(self, step: int, progress: float | None) -> Decision:

@@ -416,6 +416,11 @@ def make_losses(criterion: Any, losses: Losses | None) -> Losses:
         expected = "a criterion for batches (inputs, targets), or losses=function(net, batch) for others"
         got = "neither" if criterion is None else "both"
         raise InputError(message(expected, got, "For example torch.nn.CrossEntropyLoss(reduction='none')."))
+    if not callable(criterion if losses is None else losses):
+        got = repr(criterion if losses is None else losses)[:80]
+        raise InputError(
+            message("a function as the criterion or losses", got, "For example losses=function(net, batch).")
+        )
     if losses is not None:
         return losses
     if getattr(criterion, "reduction", "none") != "none":

@@ -36,7 +36,8 @@ class Proxy(NetworkLook):
         schedule: The factor on the learning rate, as a function of the share of the run that is done.
 
     Raises:
-        InputError: If ``net`` is no module or has no parameters that train, or the criterion reduces its losses; from
+        InputError: If ``net`` is no module or has no parameters that train, the optimizer trains none of them or needs
+            a closure, as LBFGS does, or the criterion reduces its losses; from
             ``Sieve.reduce`` and ``Sieve.expand``, if the losses of the model depend on parameters of the proxy.
 
     >>> import torch, infobatch
@@ -65,7 +66,11 @@ class Proxy(NetworkLook):
             remedy = "For a network that stays as it is use Reference, or a function as the look."
             raise InputError(message("a proxy with parameters that train", "none", remedy))
         self.optimizer = torch.optim.AdamW(parameters, lr=1e-3) if optimizer is None else optimizer
+        check_trains(self.optimizer, parameters)
         self.schedule = rise_and_fall if schedule is None else schedule
+        if not callable(self.schedule):
+            remedy = "For a constant rate pass schedule=lambda progress: 1.0."
+            raise InputError(message("a schedule as a function of the share done", repr(schedule)[:80], remedy))
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
 
@@ -130,6 +135,17 @@ class Proxy(NetworkLook):
         self._count_flops(batch, len(losses))
         self._rows_trained += len(losses)
         return losses.detach()
+
+
+def check_trains(optimizer: Any, parameters: list[nn.Parameter]) -> None:
+    """Check that an optimizer trains some of these parameters, by steps without a closure."""
+    remedy = "For example optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)."
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+        expected = "a torch optimizer that steps without a closure"
+        raise InputError(message(expected, f"a {type(optimizer).__name__}", remedy))
+    trained = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if not any(id(one) in trained for one in parameters):
+        raise InputError(message("an optimizer of the proxy's parameters", "one of others", remedy))
 
 
 def rise_and_fall(progress: float) -> float:
