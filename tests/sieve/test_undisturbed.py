@@ -254,6 +254,36 @@ def test_a_module_is_no_function() -> None:
         Sieve(nn.Linear(4, 3), hardest(0.5))  # type: ignore[arg-type]
 
 
+def test_a_function_that_reads_the_model_is_refused_beside_the_training_step() -> None:
+    """On a GPU it would read weights while the optimizer changes them."""
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    batches = [x_and_y(SIZE, step) for step in range(3)]
+    refused = [
+        lambda batch: losses_of(model, batch),
+        lambda batch: criterion(batch[0] @ model.weight.detach().T, batch[1]),
+        Holding(model),
+        Reference(other, criterion, of=Holding(model)),
+    ]
+    for look in refused:
+        sieve = Sieve(look, hardest(0.5))
+        x, y, _ = next(sieve.ahead(batches))
+        for call in (sieve.reduce, sieve.expand):
+            with pytest.raises(InputError, match=r"reads parameters of the model.*instead of sieve\.ahead"):
+                call(criterion(model(x), y))
+        x, y, _ = Sieve(look, hardest(0.5))(*batches[0])
+    both = Owner(other)
+    both.trained = model  # type: ignore[attr-defined]
+    welcome = [lambda batch: losses_of(other, batch), both.losses, lambda batch: both.losses(batch), Holding(other)]
+    for look in (*welcome, Proxy(other, criterion)):
+        sieve = Sieve(look, hardest(0.5))
+        for x, y, _ in sieve.ahead(batches):
+            sieve.reduce(criterion(model(x), y))
+    sieve = Sieve(refused[0], hardest(0.5))
+    for step in range(3):
+        x, y, _ = sieve(*x_and_y(SIZE, step))
+        sieve.reduce(criterion(model(x), y))
+
+
 # ---- a proxy that is a part of the model -----------------------------------------------------------------------
 
 

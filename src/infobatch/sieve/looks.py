@@ -13,6 +13,7 @@ from ..checks import describe
 from ..errors import InputError, message
 from ..methods.arguments import check_fraction
 from .cost import STEP, Flops, count_bytes, count_forward, net_of, step_over_forward
+from .passed import leaves_of
 from .rows import check_alike, device_of, select_rows
 from .sieve_state import LOOK_COUNTS, REBUILD, check_counts, check_fields
 from .undisturbed import is_sharded, networks_of, undisturbed, unwrap
@@ -85,9 +86,21 @@ class Look:
         del losses
         return None
 
-    def _check_model(self, losses: Tensor) -> None:
-        """Check, from losses of the model that trains, that it is not trained by this look as well."""
-        del losses
+    def _check_model(self, losses: Tensor, *, is_ahead: bool) -> None:
+        """Check, from losses of the model that trains, that it is not trained by this look as well.
+
+        Nor may a look that runs beside the training step read the model.
+        """
+        if not is_ahead:
+            return
+        name, depth = (
+            ("a function", 2) if isinstance(self, Called) else (type(self).__name__, 1)
+        )  # what it names itself
+        read = {id(one) for net in networks_of(self, depth) for one in net.parameters()}
+        if any(id(leaf) in read for leaf in leaves_of(losses)):
+            got = f"{name}, which reads parameters of the model that is being trained meanwhile"
+            remedy = "Call the sieve on each batch instead of sieve.ahead(loader)."
+            raise InputError(message("a look that runs beside the training step, such as Proxy", got, remedy))
 
     def _modules(self) -> list[nn.Module]:
         """Return the modules whose modes the sieve restores after each look."""
@@ -311,8 +324,8 @@ class Reference(NetworkLook):
     def held(self) -> int:
         return count_bytes(self.net) + self.of.held()
 
-    def _check_model(self, losses: Tensor) -> None:
-        self.of._check_model(losses)
+    def _check_model(self, losses: Tensor, *, is_ahead: bool) -> None:
+        self.of._check_model(losses, is_ahead=is_ahead)
 
     def model_flops(self) -> Flops | None:
         return self.of.model_flops()
@@ -387,8 +400,8 @@ class Remembered(Look):
     def held(self) -> int:
         return self.inner.held()
 
-    def _check_model(self, losses: Tensor) -> None:
-        self.inner._check_model(losses)
+    def _check_model(self, losses: Tensor, *, is_ahead: bool) -> None:
+        self.inner._check_model(losses, is_ahead=is_ahead)
 
     def model_flops(self) -> Flops | None:
         return self.inner.model_flops()

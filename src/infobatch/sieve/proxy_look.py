@@ -82,7 +82,8 @@ class Proxy(NetworkLook):
             return self._train(batch, progress)
         return self.look(batch) if is_needed else None
 
-    def _check_model(self, losses: Tensor) -> None:
+    def _check_model(self, losses: Tensor, *, is_ahead: bool) -> None:
+        del is_ahead
         own = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         if any(id(leaf) in own for leaf in leaves_of(losses)):
             got = f"one whose {type(unwrap(self.net)).__name__} takes part in the losses of the model"

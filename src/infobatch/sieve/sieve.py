@@ -159,7 +159,7 @@ class Sieve:
             What the sieve returns for each batch: ``x, y, weight`` for batches (x, y), else ``batch, weight``.
 
         Raises:
-            InputError: If the look reads the model that trains, as ``Own`` does.
+            InputError: If the look reads the model that trains, as ``Own`` does; from ``reduce`` if a function does.
 
         >>> import torch, infobatch
         >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.rand(8, 1)), batch_size=4)
@@ -464,7 +464,7 @@ class Sieve:
             passed = passed.to(losses.device)
         self._has_losses = True
         if not self._is_look_checked and self.look is not None and losses.grad_fn is not None:
-            self.look._check_model(losses)  # once: it walks through the graph
+            self.look._check_model(losses, is_ahead=self._ahead is not None)  # once: it walks through the graph
             self._is_look_checked = True
         if passed.is_measured:
             assert passed.losses is not None
