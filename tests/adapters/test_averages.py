@@ -206,7 +206,7 @@ def test_a_sieve_looks_with_own_means_and_trains_on_the_mean_over_the_batch() ->
     for batch in infobatch.DataLoader(data, batch_size=4):
         rows, _ = sieve(batch)
         found = per_sample(token_losses(net, rows), LABELS[rows] != -100, "batch")
-        loss, score = sieve.expand(found.loss).loss, sieve.expand(found.score).score
+        loss, score = sieve.expand(found.loss, score=found.score)
         data.update(loss, score=score).backward()
     seen = data.scores.isfinite()
     assert int(seen.sum()) >= 2

@@ -410,9 +410,9 @@ def test_both_engines_at_once() -> None:
             parts = (x, torch.randn_like(x), torch.randint(1000, (size,)), torch.arange(size))
             (x, noise, t, rows), _ = sieve(parts)
             loss, score = diffusion_loss(net(x), noise, t, normalizer)
-            loss, whole = sieve.expand(loss)
-            # the scores of the rows that were passed on, in their places of the whole batch
-            whole = torch.full_like(whole, torch.nan).index_copy(0, rows, score)
+            loss, whole = sieve.expand(loss, score=score)
+            expected = torch.full_like(whole, torch.nan).index_copy(0, rows, score)
+            torch.testing.assert_close(whole, expected, rtol=0, atol=0, equal_nan=True)
             train.update(loss, score=whole).backward()
     assert net.weight.grad is not None
     assert bool(net.weight.grad.isfinite().all())

@@ -256,7 +256,7 @@ def test_a_sieve_chooses_sequences() -> None:
     for batch in infobatch.DataLoader(data, batch_size=4):
         rows, _ = sieve(batch)
         found = whole(net, rows, shift=True)
-        loss, score = sieve.expand(found.loss).loss, sieve.expand(found.score).score
+        loss, score = sieve.expand(found.loss, score=found.score)
         data.update(loss, score=score).backward()
     seen = data.scores.isfinite()
     assert 0 < int(seen.sum()) < BATCH

@@ -182,7 +182,8 @@ def test_both_engines() -> None:
     for _ in range(3):
         for (x,) in infobatch.DataLoader(train, batch_size=20):
             x, mask, _ = sieve(x, torch.rand(len(x), 4, generator=noise).argsort(1) < 3)
-            loss, score = sieve.expand(losses(net, (x, mask)))
+            loss, score = masked_image_loss(net(x.flatten(1)).view(-1, 4, 4), mask, x)
+            loss, score = sieve.expand(loss, score=score)
             train.update(loss, score=score).backward()  # type: ignore[no-untyped-call]
     assert bool(train.scores.isfinite().any())
     assert train.epoch == 3

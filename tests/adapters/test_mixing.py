@@ -299,7 +299,8 @@ def test_a_sieve_before_mixing_and_a_sieve_that_looks_at_mixed_rows() -> None:
     for x, y in infobatch.DataLoader(train, batch_size=20):
         x, y, weight = before(x, y)
         mixed, targets = 0.7 * x + 0.3 * x.flip(0), mix_targets(y, 3, 0.7)
-        loss, score = before.expand(mixed_loss(net(mixed), targets, y, weights=weight / weight.mean()).loss)
+        loss, score = mixed_loss(net(mixed), targets, y, weights=weight / weight.mean())
+        loss, score = before.expand(loss, score=score)
         train.update(loss, score=score).backward()
     assert bool(train.scores.isfinite().any())
 

@@ -263,7 +263,7 @@ def test_a_sieve_chooses_images() -> None:
     for batch in infobatch.DataLoader(data, batch_size=4):
         rows, _ = sieve(batch)
         found = segmentation_loss(net(IMAGES[rows]), LABELS[rows], [1.0, 0.4])
-        loss, score = sieve.expand(found.loss).loss, sieve.expand(found.score).score
+        loss, score = sieve.expand(found.loss, score=found.score)
         data.update(loss, score=score).backward()
     seen = data.scores.isfinite()
     assert 0 < int(seen.sum()) < BATCH

@@ -337,6 +337,38 @@ def test_expand_answers_as_well() -> None:
         sieve.expand(kept)
 
 
+@pytest.mark.parametrize("keep", [0.5, 1.0])
+def test_expand_puts_scores_in_their_places(keep: float) -> None:
+    losses, scores = torch.rand(SIZE), torch.randn(SIZE, dtype=torch.float64)
+    sieve = Sieve(lambda batch: batch[0], hardest(keep))
+    kept, of_kept, _ = sieve(losses, scores)
+    found = sieve.expand(kept, score=of_kept)
+    is_kept = found.loss != 0
+    assert int(is_kept.sum()) == round(keep * SIZE)
+    assert torch.equal(found.score[is_kept], scores[is_kept])
+    assert bool(found.score[~is_kept].isnan().all())
+
+
+def test_with_scores_of_ones_own_the_losses_of_the_look_are_no_scores() -> None:
+    net = nn.Linear(3, 2)
+    x, y = torch.randn(SIZE, 3), torch.randint(0, 2, (SIZE,))
+    criterion = nn.CrossEntropyLoss(reduction="none")
+    sieve = Sieve(Own(net, criterion), hardest(0.5))
+    for own in (False, True):
+        some, targets, _ = sieve(x, y)
+        losses = criterion(net(some), targets)
+        found = sieve.expand(losses, score=-losses.detach() if own else None)
+        assert int(found.score.isnan().sum()) == (SIZE // 2 if own else 0)
+
+
+@pytest.mark.parametrize("score", [torch.rand(3), torch.arange(SIZE // 2), 1.0])
+def test_expand_refuses_scores_that_do_not_fit(score: Any) -> None:
+    sieve = Sieve(look, hardest(0.5))
+    kept, _ = sieve(torch.rand(SIZE))
+    with pytest.raises(InputError, match="score per loss"):
+        sieve.expand(kept, score=score)
+
+
 def test_looking_ahead_asks_for_them_as_well() -> None:
     walk = Sieve(look, adaptive()).ahead([torch.rand(SIZE)] * 3)
     next(walk)

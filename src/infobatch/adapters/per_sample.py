@@ -61,7 +61,7 @@ def per_sample(losses: Tensor, mask: Tensor | None = None, average: Average = "s
     Returns:
         ``loss`` and ``score``, each of shape [batch] and at least float32. The score is the mean of the sample's own
         valid elements, whatever the average: pass both to ``update``, or long samples score as hard ones. A sieve looks
-        with ``"sample"``; after it, expand both: ``sieve.expand(loss).loss`` and ``sieve.expand(score).score``.
+        with ``"sample"``; after it, expand both: ``loss, score = sieve.expand(loss, score=score)``.
 
     Raises:
         InputError: If ``losses`` are not floating-point losses with a batch dimension, the mask does not fit them, or

@@ -469,3 +469,20 @@ def check_memory(train_data: Any, column: str | None) -> None:
         remedy = 'For example column="slow" with infobatch.methods.eswp(); leave it out to read the scores.'
         expected = f"a column that {train_data.method!r} remembers ({', '.join(known) or 'it has none'})"
         raise InputError(message(expected, repr(column), remedy))
+
+
+def make_look(look: Any, *, is_needed: bool) -> Look | None:
+    """Return a look as it is, and a function as one; None where none is given or needed.
+
+    Raises:
+        InputError: If it can be neither, or is missing.
+    """
+    if isinstance(look, Look):
+        return look
+    if look is None and not is_needed:
+        return None
+    if callable(look) and not isinstance(look, nn.Module):
+        return Called(look)
+    got = "None" if look is None else f"a {type(look).__name__}"
+    remedy = "Wrap a small network: Proxy(net, criterion); or the model itself: Own(model, criterion)."
+    raise InputError(message("a look, or a function (batch) -> losses", got, remedy))

@@ -40,16 +40,16 @@ class Passed:
         """Return weight * loss; 0 where the weight is 0, also if the loss is not finite."""
         return torch.where(self.weights != 0, losses * self.weights, 0.0)
 
-    def expand(self, losses: Tensor, known: Tensor | None) -> PerSample:
+    def expand(self, losses: Tensor, score: Tensor | None = None, *, known: Tensor | None) -> PerSample:
         """Return the loss and the score of each row of the whole batch; rows left out have the ``known`` score."""
-        weighted = self.weigh(losses)
+        weighted, score = self.weigh(losses), losses.detach() if score is None else score.detach()
         if self.rows is None:
-            return PerSample(weighted, losses.detach())
-        unknown = torch.full((self.size,), torch.nan, dtype=losses.dtype, device=losses.device)
-        score = unknown if known is None else known.to(losses.dtype, copy=True)
+            return PerSample(weighted, score)
+        unknown = torch.full((self.size,), torch.nan, dtype=score.dtype, device=losses.device)
+        scores = unknown if known is None else known.to(score.dtype, copy=True)
         return PerSample(
             weighted.new_zeros(self.size).index_copy(0, self.rows, weighted),
-            score.index_copy(0, self.rows, losses.detach()),
+            scores.index_copy(0, self.rows, score),
         )
 
     def observed(self) -> Passed:

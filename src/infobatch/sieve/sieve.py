@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..adapters.per_sample import PerSample
-from ..checks import check_count, describe
+from ..checks import check_count, check_score, describe
 from ..errors import InputError, MisalignedError, message, plural
 from ..plan import generator_for
 from .ahead import look_ahead
 from .amount import Decision, count_kept
 from .cost import SieveSummary, step_of
-from .looks import Called, Look
+from .looks import Called, Look, make_look
 from .methods import adaptive
 from .passed import Passed, Waiting
 from .rows import (
@@ -87,7 +87,7 @@ class Sieve:
             raise InputError(message("the number of batches of the whole run", "none", remedy))
         self.num_steps = num_steps
         self.seed = check_count("seed", seed, 0, "Any value will do; 0 is the default.")
-        self.look = _as_look(look, self.method)
+        self.look = make_look(look, is_needed=self.method.needs_look)
         self._select = select
         self._amount = self.method.make_amount()
         self._step = self._rows = self._kept = 0
@@ -196,18 +196,19 @@ class Sieve:
         return passed.weigh(losses).sum() / passed.count()
 
     @not_compiled
-    def expand(self, losses: Tensor, weight: Tensor | None = None) -> PerSample:
+    def expand(self, losses: Tensor, weight: Tensor | None = None, *, score: Tensor | None = None) -> PerSample:
         """Return losses and scores of the whole batch, for ``train_data.update(loss, score=score)``.
 
         A row that was left out has loss 0, so that it has no gradient, and an unknown score, so that it keeps the one
-        it had. With ``Own`` as the look, its score is the loss that the look found.
+        it had. With ``Own`` as the look, and without ``score``, its score is the loss that the look found.
 
         Args:
             losses, weight: As for ``reduce``.
+            score: What to record instead of the losses, one per row passed on, as adapters return it.
 
         Raises:
-            InputError: If the losses have the wrong shape or type, the proxy is the model that trains, or the method
-                chooses tokens instead of rows.
+            InputError: If the losses or scores have the wrong shape or type, the proxy is the model that trains, or the
+                method chooses tokens instead of rows.
             MisalignedError: If no batch waits for its losses, or several do and no weights say which.
 
         >>> import torch, infobatch
@@ -223,8 +224,10 @@ class Sieve:
         if passed.valid is not None:
             remedy = "Use sieve.reduce; scores belong to samples."
             raise InputError(message("a method that chooses rows", repr(self.method), remedy))
-        if self.look is None or passed.losses is None:
-            return passed.expand(losses, known=None)
+        if score is not None:
+            check_score(score, losses)
+        if score is not None or self.look is None or passed.losses is None:
+            return passed.expand(losses, score, known=None)
         return passed.expand(losses, known=self.look.model_losses(passed.losses))
 
     def skip(self) -> None:
@@ -486,15 +489,3 @@ class Sieve:
         expected = f"a rule that returns exactly {k} rows as int64 and their {k} weights"
         got = f"{describe(rows)} and {describe(weights)}"
         raise InputError(message(expected, got, "Return Choice(rows, weights); see infobatch.sieve.rules."))
-
-
-def _as_look(look: Any, method: SieveMethod) -> Look | None:
-    if isinstance(look, Look):
-        return look
-    if look is None and not method.needs_look:
-        return None
-    if callable(look) and not isinstance(look, torch.nn.Module):
-        return Called(look)
-    got = "None" if look is None else f"a {type(look).__name__}"
-    remedy = "Wrap a small network: Proxy(net, criterion); or the model itself: Own(model, criterion)."
-    raise InputError(message("a look, or a function (batch) -> losses", got, remedy))
