@@ -138,7 +138,7 @@ def test_a_net_that_is_named_is_taken_before_the_tasks_own(
     [
         (lambda at: (torch.zeros(4), at % 5), "abc", "labels from 0 to 2 in the training set.* to 4"),
         (lambda at: (torch.zeros(4), "a"), "abc", "labels from 0 to 2 .*; got tuple"),
-        (lambda at: (torch.zeros(4), "a"), "", "labels that batch to a tensor; got tuple"),
+        (lambda at: (torch.zeros(4), "a"), "", "targets that batch to tensors, .*; got tuple"),
         (lambda at: ((torch.zeros(4), "a"), at % 3), "abc", "inputs that batch to tensors; got str in an input"),
         (
             lambda at: (torch.zeros(4), at % 3, at),

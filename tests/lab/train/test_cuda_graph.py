@@ -36,6 +36,9 @@ def test_a_graph_is_captured_from_a_whole_batch_and_from_no_more_than_one() -> N
             assert [piece.indices.tolist() for piece in seen] == 3 * [first.tolist()]
     assert not cuda_graph.can_capture(made(), Settings.of({**QUICK, "feed": "loader"}), cuda)
     assert not cuda_graph.can_capture(made(), Settings.of(QUICK), torch.device("cpu"))
+    mixing = made(augment=lambda inputs, targets, generator: (inputs, targets))
+    assert not cuda_graph.can_capture(mixing, Settings.of(QUICK), cuda)
+    assert cuda_graph.can_capture(mixing, Settings.of({**QUICK, "augment": False}), cuda)
 
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
@@ -45,7 +48,7 @@ def test_cudnn_tries_out_no_size_of_a_last_batch(feed: str, monkeypatch: pytest.
     step, flags = loop.Training.step, torch.backends.cudnn
 
     def look(self: loop.Training, batch: Any) -> None:
-        seen.add((len(batch.labels) == 16, flags.benchmark, flags.enabled))
+        seen.add((batch.count == 16, flags.benchmark, flags.enabled))
         step(self, batch)
 
     monkeypatch.setattr(loop.Training, "step", look)

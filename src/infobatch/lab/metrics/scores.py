@@ -109,7 +109,7 @@ def check_scores(scores: Any, count: int) -> Tensor:
     """
     if isinstance(scores, Tensor) and scores.shape == (count,) and not scores.is_complex():
         return scores
-    remedy = "Reduce every dimension but the first: score.flatten(1).mean(1)."
+    remedy = "Reduce every dimension but the first: infobatch.per_sample(score, mask).score."
     if not isinstance(scores, Tensor):
         remedy = "Return a tensor, for example (outputs.argmax(1) == labels).float()."
     elif not scores.dim():

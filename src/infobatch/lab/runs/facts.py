@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ... import __version__
 from ...plan import Plan, estimate_noise
+from ..metrics.metric import Metric, by_class, value_of
 from ..tasks.task import Arrays, Task
 from ..train.batches import size_of
 from ..train.settings import Settings
@@ -77,7 +78,8 @@ def started(
         **task.data,
         "net": net,
         **({} if sieve is None else {"sieve": sieve}),
-        "metric": task.metric,
+        "metric": task.metric_info.text,
+        "metric_info": task.metric_info.plain(),
         "environment": environment,
     }
 
@@ -228,16 +230,10 @@ def histogram(scores: Tensor, weights: Tensor) -> Fact | None:
     }
 
 
-def of_test(losses: Tensor, scores: Tensor, labels: Tensor, classes: int) -> Fact:
+def of_test(losses: Tensor, metric: Metric, classes: int) -> Fact:
     """Summarise a test: its loss and its metric, over all samples and per class."""
-    scores, by_class = scores.double(), None
-    if classes:
-        counts = torch.bincount(labels, minlength=classes)
-        totals = torch.zeros_like(counts, dtype=torch.float64).index_add_(0, labels, scores)
-        pairs = zip(totals.tolist(), counts.tolist(), strict=True)
-        by_class = [round(100 * total / count, 4) if count else None for total, count in pairs]
     loss = float(losses.double().mean())
-    return {"metric": 100 * float(scores.mean()), "test_loss": loss, "class_metric": by_class}
+    return {"metric": value_of(metric), "test_loss": loss, "class_metric": by_class(metric, classes)}
 
 
 # ---- the environment -----------------------------------------------------------------------------------------
@@ -316,10 +312,10 @@ def sample(task: Task, index: int, kept: int, loss: float) -> Fact:
     fact: Fact = {"index": index, "kept": kept, "loss": loss if math.isfinite(loss) else None}
     train = task.train
     if isinstance(train, Arrays):
-        label = int(train.labels[index]) if train.labels.dim() == 1 else None
+        labels, image = train.class_labels, train[index][0]
+        label = None if labels is None else int(labels[index])
         fact["label"] = task.classes[label] if task.classes and label is not None else label
-        image = train.inputs[index]
-        if image.dtype == torch.uint8 and image.dim() == 3:
+        if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.dim() == 3:
             data = base64.b64encode(image.cpu().numpy().tobytes()).decode()
             fact["image"] = {"shape": list(image.shape), "bytes": data}
     if task.texts is not None:

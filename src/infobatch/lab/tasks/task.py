@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,32 +17,54 @@ from torch.utils.data import Dataset
 
 from ... import checks
 from ...errors import InputError, message
+from ..metrics.info import MARGIN, MetricInfo, is_margin
+from ..metrics.metric import Metric, check_metric, info_of
+from ..metrics.scores import MeanScore, Score, right
+from .nested import count_rows, take, tensors_of
 
-Loss = Callable[[Any, Tensor, float], Tensor]
-Score = Callable[[Any, Tensor], Tensor]
+Loss = Callable[[Any, Any, float], Any]
+Augment = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
+Confidence = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Samples that fit into memory: inputs [N, ...], images as uint8 [N, C, H, W], and labels [N]."""
+    """Samples that fit into memory: inputs [N, ...], images as uint8 [N, C, H, W], and labels [N] or [N, ...].
 
-    inputs: Tensor
-    labels: Tensor
+    Either may be a dict or list of tensors, one row per sample in each.
+
+    >>> from infobatch.lab.tasks.task import Arrays
+    >>> Arrays(torch.zeros(8, 3, 4, 4), {"mask": torch.zeros(8, 4, 4), "depth": torch.zeros(8)})[0][1]["depth"]
+    tensor(0.)
+    """
+
+    inputs: Any
+    labels: Any
 
     def __post_init__(self) -> None:
+        remedy = "Arrays(inputs, labels) needs one row per sample; torch.from_numpy converts arrays."
         for name, value in (("inputs", self.inputs), ("labels", self.labels)):
-            if not isinstance(value, Tensor) or not value.dim():
-                remedy = "Arrays(inputs, labels) needs one row per sample; torch.from_numpy converts arrays."
+            found = tensors_of(value)
+            if not found or any(not isinstance(each, Tensor) or not each.dim() for each in found):
                 raise InputError(message(f"{name} as a tensor [N, ...]", type(value).__name__, remedy))
-        if len(self.inputs) != len(self.labels):
-            got = f"{len(self.inputs)} inputs and {len(self.labels)} labels"
+            counts = sorted({len(each) for each in found})
+            if len(counts) > 1:
+                got = f"{name} with {' and '.join(map(str, counts))} rows"
+                raise InputError(message("one row per sample in each tensor", got, remedy))
+        if count_rows(self.inputs) != count_rows(self.labels):
+            got = f"{count_rows(self.inputs)} inputs and {count_rows(self.labels)} labels"
             raise InputError(message("as many labels as inputs", got, "Row i of both is one sample."))
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return count_rows(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.inputs[index], self.labels[index]
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return take(self.inputs, index), take(self.labels, index)
+
+    @property
+    def class_labels(self) -> Tensor | None:
+        """The class of each sample, [N]; None if the labels are something else, such as masks."""
+        return self.labels if isinstance(self.labels, Tensor) and self.labels.dim() == 1 else None
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
@@ -49,27 +72,65 @@ def cross_entropy(outputs: Tensor, labels: Tensor, label_smoothing: float) -> Te
     return F.cross_entropy(outputs.float(), labels, reduction="none", label_smoothing=label_smoothing)
 
 
-def right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return 1 per sample if the largest output is that of its label, else 0."""
-    return (outputs.argmax(1) == labels).float()
+def confidence_in_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the probability of each sample's class; of soft targets [N, classes], the mean weighted by them.
+
+    Raises:
+        InputError: If the targets are not classes.
+    """
+    if isinstance(outputs, Tensor) and outputs.dim() == 2 and isinstance(targets, Tensor):
+        probabilities = outputs.detach().float().softmax(1)
+        if targets.dim() == 1 and targets.dtype == torch.int64:
+            return probabilities.gather(1, targets[:, None]).squeeze(1)
+        if targets.is_floating_point() and targets.shape == outputs.shape:
+            return (probabilities * targets).sum(1)
+    got = f"outputs as {checks.describe(outputs)} and targets as {checks.describe(targets)}"
+    remedy = "Give the task confidence=function(outputs, targets), one number in [0, 1] per sample."
+    raise InputError(
+        message("outputs [N, classes] and one class per sample, for a method with confidences", got, remedy)
+    )
+
+
+def split_losses(found: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the losses, and the scores if the task's ``loss`` returned both.
+
+    Raises:
+        InputError: If it is neither a tensor nor a pair of them.
+
+    >>> split_losses((torch.ones(2), torch.zeros(2)))
+    (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    if isinstance(found, Tensor):
+        return found, None
+    if isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, Tensor) for each in found):
+        return found[0], found[1].detach()
+    remedy = "Return losses of shape [batch], or what an adapter of infobatch.adapters returns."
+    raise InputError(message("a tensor, or (loss, score), from the task's loss", type(found).__name__, remedy))
+
+
+def known_losses(losses: Tensor, score: Tensor | None) -> Tensor:
+    """Leave out samples of which nothing is known: their score is NaN beside a finite loss."""
+    return losses if score is None else losses[~(score.isnan() & losses.isfinite())]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What to learn. ``train`` and ``test`` are ``Arrays``, or data sets of (input, label) that a loader reads.
+    """What to learn. ``train`` and ``test`` are ``Arrays``, or data sets of (input, target) that a loader reads.
 
-    The metric is 100 times the mean of ``score`` over the test set; higher is better.
+    Targets are classes, or any tensor [N, ...], or a dict or list of tensors; below, labels are targets that are
+    classes.
 
     Raises:
-        InputError: If a set is empty, is a pair (inputs, labels) or has labels outside of ``classes``, or if ``loss``
-            or ``make_model`` cannot be called as described.
+        InputError: If a set is empty, is a pair (inputs, labels) or has labels outside of ``classes``, if the metric
+            does not say which direction is better or how much may be lost, or if ``loss``, ``augment`` or
+            ``make_model`` cannot be called as described.
     """
 
     name: str
     train: Arrays | Dataset[Any]
     test: Arrays | Dataset[Any]
     classes: tuple[str, ...]
-    """Names of the classes; empty if labels are not classes."""
+    """Names of the classes of samples or, if targets are masks, of pixels; empty if targets are not classes."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """Settings used unless the user gives others: model, epochs, lr, ..."""
     mean: Sequence[float] = ()
@@ -80,16 +141,26 @@ class Task:
     flip: bool = False
     """Flip images left to right at random."""
     loss: Loss = cross_entropy
-    """(outputs, labels, label_smoothing) -> one loss per sample."""
+    """(outputs, targets, label_smoothing) -> one loss per sample, or (loss, score) as from ``infobatch.adapters``."""
     score: Score = right
-    """(outputs, labels) -> one number in [0, 1] per sample."""
-    metric: str = "accuracy, %"
+    """(outputs, targets) -> one number in [0, 1] per sample, for a metric that is a title."""
+    metric: str | Metric = "accuracy, %"
+    """What is measured on the test set: an object with update, compute and reset, as in torchmetrics; or the title of
+    100 times the mean of ``score``, of which more is better."""
     texts: Callable[[int], str] | None = None
     """Returns the text of a training sample, for samples that are not images."""
     make_model: Callable[[], torch.nn.Module] | None = None
     """Builds the task's own net, used unless another model is named."""
     source: str = ""
     """Where the data come from, for the record: names and hashes of files. If empty, data in memory are hashed."""
+    augment: Augment | None = None
+    """(inputs, targets, generator) -> both, for training batches on the device, after crops, flips and ``mean``; all
+    its random numbers come from the generator."""
+    confidence: Confidence | None = None
+    """(outputs, targets) -> the confidence per sample, for methods that need it; by default that in the class."""
+    margin: float | None = None
+    """How much of the metric may be lost without harm, in its unit. By default what the metric says, or 0.3 points of a
+    percentage."""
 
     def __post_init__(self) -> None:
         for name, part in (("training", self.train), ("test", self.test)):
@@ -99,13 +170,43 @@ class Task:
                 raise InputError(message(f"samples in {where}", "none", "Each set needs at least one."))
             if self.classes and isinstance(part, Arrays):
                 check_labels(part.labels, len(self.classes), where)
+            self._check_masks(part, where)
         checks.check_dataset(self.train)
-        check_loss(self.loss)
+        check_call(self.loss, "loss", ("outputs", "labels", "label_smoothing"), LOSS)
+        for name, arguments in (
+            ("augment", ("inputs", "targets", "generator")),
+            ("confidence", ("outputs", "targets")),
+        ):
+            if getattr(self, name) is not None:
+                check_call(getattr(self, name), name, arguments, "Give its other arguments defaults.")
         if isinstance(self.make_model, torch.nn.Module):
             remedy = (
                 "Build it in the function, as in make_model=lambda: nn.Linear(4, 3): each run starts from new weights."
             )
             raise InputError(message("a function that builds the net", type(self.make_model).__name__, remedy))
+        _ = self.metric_info
+
+    def _check_masks(self, part: Any, where: str) -> None:
+        is_mask = isinstance(part, Arrays) and isinstance(part.labels, Tensor) and part.labels.dim() > 2
+        if is_mask and (self.pad or self.flip):
+            remedy = "Crop and flip both in augment; it may change targets."
+            raise InputError(message("pad=0 and flip=False with masks", f"{where}, whose masks would not move", remedy))
+
+    @cached_property
+    def metric_info(self) -> MetricInfo:
+        """The metric's name, unit, direction and margin, as records hold them."""
+        if not isinstance(self.metric, str):
+            check_metric(self.metric)
+            return info_of(self.metric, self.margin)
+        if self.margin is not None and not is_margin(self.margin):
+            raise InputError(message("a margin above 0, in points", repr(self.margin), "0.3 is common."))
+        return replace(MetricInfo.of_text(self.metric), margin=MARGIN if self.margin is None else self.margin)
+
+    def make_metric(self) -> Metric:
+        """Return a metric of its own for one run."""
+        if not isinstance(self.metric, str):
+            return copy.deepcopy(self.metric)
+        return MeanScore(self.score, self.metric_info.name, self.metric_info.unit, self.metric_info.margin)
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -129,31 +230,39 @@ def check_set(part: Any, where: str) -> None:
         raise InputError(message(expected, f"a {type(part).__name__} of two arrays", remedy))
 
 
-def check_loss(loss: Any) -> None:
-    """Refuse a loss that cannot be called with (outputs, labels, label_smoothing), such as a criterion of torch.
+LOSS = (
+    'Use infobatch.lab.tasks.task.cross_entropy, or wrap a criterion with reduction="none": '
+    "loss=lambda outputs, labels, _: criterion(outputs, labels)."
+)
+
+
+def check_call(function: Any, what: str, arguments: tuple[str, ...], remedy: str) -> None:
+    """Refuse a function that cannot be called with these arguments, such as a criterion of torch as the loss.
 
     Raises:
         InputError: If it takes other arguments.
     """
     try:
-        inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss).bind(None, None, 0.0)
+        called = function.forward if isinstance(function, torch.nn.Module) else function
+        inspect.signature(called).bind(*arguments)
     except ValueError:  # a built-in function without a signature
         return
     except TypeError:
-        name = type(loss).__name__ if isinstance(loss, torch.nn.Module) else getattr(loss, "__name__", repr(loss))
-        remedy = (
-            'Use infobatch.lab.tasks.task.cross_entropy, or wrap a criterion with reduction="none": '
-            "loss=lambda outputs, labels, _: criterion(outputs, labels)."
-        )
-        raise InputError(message("a loss (outputs, labels, label_smoothing)", name, remedy)) from None
+        is_module = isinstance(function, torch.nn.Module)
+        name = type(function).__name__ if is_module else getattr(function, "__name__", repr(function))
+        raise InputError(message(f"{what} as a function ({', '.join(arguments)})", name, remedy)) from None
 
 
 def check_labels(labels: Any, classes: int, where: str) -> None:
     """Refuse labels that are not classes: on a GPU they would crash without a message.
 
+    Masks and nested targets are left to loss and metric: pixels that do not count may have any label.
+
     Raises:
         InputError: If the labels are not int64 [N] in [0, classes).
     """
+    if isinstance(labels, (dict, list)) or (isinstance(labels, Tensor) and labels.dim() > 1 and labels[0].numel() > 1):
+        return
     expected = f"labels from 0 to {classes - 1} in {where}, as int64 [N]"
     remedy = "They are positions in the task's classes; leave classes empty if labels are not classes."
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.dim() != 1:
@@ -162,43 +271,6 @@ def check_labels(labels: Any, classes: int, where: str) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise InputError(message(expected, f"{low} to {high}", remedy))
-
-
-ROUNDING = 1e-2
-"""How far a score may lie outside its range because of low precision; one in percent lies further outside."""
-
-
-def check_scores(scores: Any, count: int) -> Tensor:
-    """Check the shape of what a task's ``score`` returned for a batch, without reading values from the device.
-
-    Raises:
-        InputError: If it is not a real tensor [count].
-    """
-    if isinstance(scores, Tensor) and scores.shape == (count,) and not scores.is_complex():
-        return scores
-    remedy = "Reduce every dimension but the first: infobatch.per_sample(score, mask).score."
-    if not isinstance(scores, Tensor):
-        remedy = "Return a tensor, for example (outputs.argmax(1) == labels).float()."
-    elif not scores.dim():
-        remedy = "Leave out the mean, as in (outputs.argmax(1) == labels).float(): the lab averages over all samples."
-    expected = f"one score per sample from the task's score, shape [{count}]"
-    raise InputError(message(expected, checks.describe(scores), remedy))
-
-
-def check_range(scores: Tensor) -> Tensor:
-    """Check that scores lie in [0, 1]; scores that are not finite pass, since a diverged net may produce them.
-
-    Raises:
-        InputError: If a score lies outside.
-    """
-    if not scores.numel():
-        return scores
-    known = scores.double()
-    low, high = (float(end) for end in torch.where(known.isfinite(), known, 0.5).aminmax())
-    if low < -ROUNDING or high > 1 + ROUNDING:
-        remedy = "The metric is 100 times their mean: divide by the largest possible score, or clamp."
-        raise InputError(message("scores in [0, 1] from the task's score", f"{low:.4g} to {high:.4g}", remedy))
-    return scores
 
 
 def differences(known: dict[str, Any], mine: dict[str, Any]) -> list[str]:
@@ -223,7 +295,7 @@ def _hashed(**parts: Any) -> str:
         if not isinstance(part, Arrays):
             return ""
         total = hashlib.sha256()
-        for tensor in (part.inputs, part.labels):
+        for tensor in tensors_of([part.inputs, part.labels]):
             step = -(-tensor.nbytes // HASHED) or 1
             total.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
             total.update(tensor[::step].detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)

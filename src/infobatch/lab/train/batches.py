@@ -21,12 +21,14 @@ from ...dataset import Pruned
 from ...errors import InputError, message
 from ...loader import DataLoader
 from ...plan import generator_for
+from ..tasks.nested import count_rows, is_nested, mapped, take, tensors_of
 from ..tasks.task import Arrays, Task, check_labels
 from .settings import CropPadding, Settings
 
 TEST_BATCH = 1000
 FEW = 64
 SALT = 0x5EED  # makes the draws independent of the plans
+BATCH_SALT = 0xBA7C4  # and those of a task's own augmentation independent of both
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +37,20 @@ class Draws:
 
     shifts: Tensor | None
     flips: Tensor | None
+    epoch: int = 0
+    first: int = 0
+    """The first of the positions."""
 
     def at(self, places: slice) -> Draws:
         """Return the draws of these positions."""
-        return Draws(
-            None if self.shifts is None else self.shifts[places], None if self.flips is None else self.flips[places]
-        )
+        shifts = None if self.shifts is None else self.shifts[places]
+        flips = None if self.flips is None else self.flips[places]
+        return Draws(shifts, flips, self.epoch, self.first + places.start)
+
+    def generator(self, seed: int, device: torch.device) -> torch.Generator:
+        """Return the generator of the batch at these positions, for a task's own augmentation."""
+        of_epoch = generator_for(seed ^ BATCH_SALT, self.epoch, torch.device("cpu")).initial_seed()
+        return generator_for(of_epoch, self.first, device)
 
 
 def draw_augmentations(task: Task, settings: Settings, epoch: int, count: int, device: torch.device) -> Draws:
@@ -50,7 +60,34 @@ def draw_augmentations(task: Task, settings: Settings, epoch: int, count: int, d
     return Draws(
         torch.randint(2 * task.pad + 1, (count, 2), generator=generator, device=device) if crops else None,
         torch.rand(count, generator=generator, device=device) < 0.5 if flips else None,
+        epoch,
     )
+
+
+def augments(task: Task, settings: Settings) -> bool:
+    """True if training batches go through the task's own augmentation."""
+    return task.augment is not None and settings.augment
+
+
+def augment(task: Task, settings: Settings, inputs: Any, targets: Any, draws: Draws) -> tuple[Any, Any]:
+    """Apply a task's own augmentation to a preprocessed batch, with random numbers of its positions in the plan.
+
+    Raises:
+        InputError: If it does not return inputs and targets of as many samples.
+    """
+    if task.augment is None or not settings.augment:
+        return inputs, targets
+    count, device = count_rows(targets), tensors_of(inputs)[0].device
+    found = task.augment(inputs, targets, draws.generator(settings.seed, device))
+    if not isinstance(found, tuple) or len(found) != 2 or not all(map(is_nested, found)):
+        remedy = "End it with: return inputs, targets"
+        raise InputError(message("inputs and targets from the task's augment", type(found).__name__, remedy))
+    rows = sorted({len(each) for part in found for each in tensors_of(part)})
+    if rows != [count]:
+        remedy = "Each row must stay one sample, or losses reach the wrong ones."
+        got = f"{' and '.join(map(str, rows))} rows"
+        raise InputError(message(f"{count} rows in all that the task's augment returns", got, remedy))
+    return found
 
 
 class Preprocess:
@@ -113,10 +150,15 @@ class Batch:
     """One training batch."""
 
     inputs: Any
-    labels: Tensor
+    targets: Any
     draws: Draws
     indices: Tensor | None
     """None from a loader, which carries the indices itself."""
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return count_rows(self.targets)
 
 
 class Feed(Protocol):
@@ -129,11 +171,11 @@ class Feed(Protocol):
         """Yield the batches of the current plan that follow its first ``done`` samples."""
         ...
 
-    def test(self) -> Iterator[tuple[Any, Tensor]]:
-        """Yield inputs and labels of the test set."""
+    def test(self) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of the test set."""
         ...
 
-    def few(self) -> Iterator[tuple[Any, Tensor]]:
+    def few(self) -> Iterator[tuple[Any, Any]]:
         """Yield one batch of a few test samples."""
         ...
 
@@ -143,8 +185,8 @@ class Resident:
 
     def __init__(self, task: Task, train_data: Pruned, settings: Settings, device: torch.device) -> None:
         assert isinstance(task.train, Arrays)
-        self.inputs, self.labels = task.train.inputs.to(device), task.train.labels.to(device)
-        self.train_data = train_data
+        self.inputs, self.targets = move(task.train.inputs, device), move(task.train.labels, device)
+        self.train_data, self.device = train_data, device
         self.batch_size = settings.batch_size
         self.seconds = 0.0
         is_array = isinstance(task.test, Arrays)
@@ -152,21 +194,20 @@ class Resident:
 
     def epoch(self, draws: Draws, done: int) -> Iterator[Batch]:
         """See Feed."""
-        indices = self.train_data.plan().indices.to(self.inputs.device)
+        indices = self.train_data.plan().indices.to(self.device)
         for at in range(done, len(indices), self.batch_size):
             places = slice(at, at + self.batch_size)
             yield self.batch_of(indices[places], draws.at(places))
 
     def batch_of(self, indices: Tensor, draws: Draws) -> Batch:
         """Gather the samples of these indices."""
-        inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
-        return Batch(inputs, labels, draws, indices)
+        return Batch(take(self.inputs, indices), take(self.targets, indices), draws, indices)
 
-    def test(self) -> Iterator[tuple[Any, Tensor]]:
+    def test(self) -> Iterator[tuple[Any, Any]]:
         """See Feed."""
         return iter(self._test)
 
-    def few(self) -> Iterator[tuple[Any, Tensor]]:
+    def few(self) -> Iterator[tuple[Any, Any]]:
         """See Feed."""
         return self._test.few()
 
@@ -191,32 +232,35 @@ class Loader:
         """See Feed."""
         start = perf_counter()
         self.loader.seed_workers()
-        for inputs, labels in checked_pairs(self.loader, self.classes, "training", self.device):
+        for inputs, targets in checked_pairs(self.loader, self.classes, "training", self.device):
             self.seconds += perf_counter() - start
-            places = slice(done, done + len(labels))
-            yield Batch(inputs, labels, draws.at(places), None)
+            places = slice(done, done + count_rows(targets))
+            yield Batch(inputs, targets, draws.at(places), None)
             done = places.stop
             start = perf_counter()
 
-    def test(self) -> Iterator[tuple[Any, Tensor]]:
+    def test(self) -> Iterator[tuple[Any, Any]]:
         """See Feed."""
         return iter(self._test)
 
-    def few(self) -> Iterator[tuple[Any, Tensor]]:
+    def few(self) -> Iterator[tuple[Any, Any]]:
         """See Feed."""
         return self._test.few()
 
 
 class _TestArrays:
     def __init__(self, data: Any, device: torch.device) -> None:
-        self.inputs, self.labels = data.inputs.to(device), data.labels.to(device)
+        self.inputs, self.targets = move(data.inputs, device), move(data.labels, device)
 
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        for at in range(0, len(self.labels), TEST_BATCH):
-            yield self.inputs[at : at + TEST_BATCH], self.labels[at : at + TEST_BATCH]
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for at in range(0, count_rows(self.targets), TEST_BATCH):
+            yield self._rows(at, TEST_BATCH)
 
-    def few(self) -> Iterator[tuple[Any, Tensor]]:
-        yield self.inputs[:FEW], self.labels[:FEW]
+    def few(self) -> Iterator[tuple[Any, Any]]:
+        yield self._rows(0, FEW)
+
+    def _rows(self, at: int, count: int) -> tuple[Any, Any]:
+        return take(self.inputs, slice(at, at + count)), take(self.targets, slice(at, at + count))
 
 
 class _TestLoader:
@@ -226,10 +270,10 @@ class _TestLoader:
         self.loader: Any = torch.utils.data.DataLoader(data, size, num_workers=settings.workers, generator=generator)
         self.classes, self.device = len(task.classes), device
 
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return checked_pairs(self.loader, self.classes, "test", self.device)
 
-    def few(self) -> Iterator[tuple[Any, Tensor]]:
+    def few(self) -> Iterator[tuple[Any, Any]]:
         """Read one batch with a separate loader, so that the test loader's generator is not advanced.
 
         It uses a worker if the run does: files that a data set opens here would be inherited by later workers.
@@ -239,8 +283,8 @@ class _TestLoader:
         return islice(checked_pairs(loader, self.classes, "test", self.device), 1)
 
 
-def checked_pairs(loader: Any, classes: int, name: str, device: torch.device) -> Iterator[tuple[Any, Tensor]]:
-    """Yield inputs and labels of each batch on the device.
+def checked_pairs(loader: Any, classes: int, name: str, device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Yield inputs and targets of each batch on the device.
 
     Args:
         loader: Yields the batches.
@@ -257,13 +301,14 @@ def checked_pairs(loader: Any, classes: int, name: str, device: torch.device) ->
             raise InputError(
                 message(f"samples (input, label) in the {name} set", got, "Return two values from __getitem__.")
             )
-        inputs, labels = batch
+        inputs, targets = batch
         if classes:
-            check_labels(labels, classes, f"the {name} set")
-        elif not isinstance(labels, Tensor):
-            got = f"{type(labels).__name__} in the {name} set"
-            raise InputError(message("labels that batch to a tensor", got, "Return numbers or tensors as labels."))
-        yield move(inputs, device), move(labels, device)
+            check_labels(targets, classes, f"the {name} set")
+        if not is_nested(targets):
+            got = f"{type(targets).__name__} in the {name} set"
+            remedy = "Return a number, a tensor, or a dict or list of these as the target."
+            raise InputError(message("targets that batch to tensors, one row per sample", got, remedy))
+        yield move(inputs, device), move(targets, device)
 
 
 def move(value: Any, device: torch.device) -> Any:
@@ -272,14 +317,14 @@ def move(value: Any, device: torch.device) -> Any:
     Raises:
         InputError: If there is something else inside.
     """
-    if isinstance(value, dict):
-        return {key: move(inner, device) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [move(inner, device) for inner in value]
-    if not hasattr(value, "to"):
-        got = f"{type(value).__name__} in an input"
-        raise InputError(message("inputs that batch to tensors", got, "Return numbers or tensors as inputs."))
-    return value.to(device, non_blocking=True)
+
+    def move_one(each: Any) -> Any:
+        if not hasattr(each, "to"):
+            got = f"{type(each).__name__} in an input"
+            raise InputError(message("inputs that batch to tensors", got, "Return numbers or tensors as inputs."))
+        return each.to(device, non_blocking=True)
+
+    return mapped(move_one, value)
 
 
 def is_resident(task: Task, settings: Settings) -> bool:

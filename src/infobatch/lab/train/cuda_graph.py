@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ...plan import Plan
 from ..tasks.task import Task
-from .batches import Batch, Draws, Resident, draw_augmentations, is_resident, size_of
+from .batches import Batch, Draws, Resident, augments, draw_augmentations, is_resident, size_of
 from .method_text import is_sieve
 from .optimizers import IN_A_GRAPH
 from .settings import Settings
@@ -124,11 +124,13 @@ def can_capture(task: Task, settings: Settings, device: torch.device) -> bool:
     """True if a step can be a CUDA graph: data and learning rate on the device, at least one full batch, no sieve.
 
     Momentum stays on the CPU: torch's fused optimizers take it as a number, so a captured step could not follow it.
+    A task's own augmentation draws from a new generator for each batch, which a graph cannot follow.
     """
     return (
         device.type == "cuda"
         and settings.graph
         and not is_sieve(settings.method)
+        and not augments(task, settings)
         and is_resident(task, settings)
         and size_of(task.train) >= settings.batch_size
         and settings.amp != "fp16"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +21,28 @@ from ...errors import InputError, message
 from ...plan import Plan
 from ...sieve.cost import STEP
 from ...sieve.undisturbed import kept_random_state
+from ..metrics.metric import NothingMeasuredError, value_of
 from ..runs import facts
 from ..runs.facts import AllSamples
 from ..runs.interrupt import Stop, never
 from ..runs.records import Fact
 from ..runs.resume import explain_mismatch, load_optimizer, load_random_state, random_state, read_state
 from ..tasks.catalogue import make_task
+from ..tasks.nested import count_rows
 from ..tasks.nets import fingerprint, net_for, norms_for_one_sample
-from ..tasks.task import Arrays, Task, check_range, check_scores
-from .batches import TEST_BATCH, Batch, Draws, Preprocess, draw_augmentations, is_resident, make_feed, move, size_of
+from ..tasks.task import Arrays, Task, confidence_in_class, known_losses, split_losses
+from .batches import (
+    TEST_BATCH,
+    Batch,
+    Draws,
+    Preprocess,
+    augment,
+    draw_augmentations,
+    is_resident,
+    make_feed,
+    move,
+    size_of,
+)
 from .clock import Clock
 from .cuda_graph import CapturedStep, can_capture, cudnn_benchmark
 from .method_text import parse_sieve
@@ -145,7 +158,8 @@ class Training:
         prepared = prepare(settings, task, self.device, saved_choice)
         selection_seconds = perf_counter() - start
         self.choice = prepared.choice
-        labels = task.train.labels.to(self.device) if isinstance(task.train, Arrays) else None
+        labels = task.train.class_labels if isinstance(task.train, Arrays) else None
+        labels = None if labels is None else labels.to(self.device)
         self.all_samples = AllSamples(task, None if self.choice is None else self.choice.indices, labels)
         task, method = prepared.task, prepared.method
         self.task, size = task, size_of(task.train)
@@ -182,12 +196,15 @@ class Training:
         self.samples = 0
         self.observed = 0
         """How many pruned samples were run through the net without training on them."""
-        self.best = -math.inf
+        self.metric: Any = task.make_metric()
+        if hasattr(self.metric, "to"):
+            self.metric.to(self.device)
+        self.best = -task.metric_info.gain(math.inf)
         self.loss_sum = torch.zeros((), device=self.device)
         self._epoch_samples = 0
         """Samples trained on in the current epoch; after a pause more than 0 before the epoch continues."""
         self._test_facts: dict[str, Any] = {}
-        self._check_score()
+        self._check_metric()
         self.clock.spend("selection", prepared.seconds)
         self.clock.spend("setup", self.clock.now() - began - selection_seconds)
         if state is not None:
@@ -234,7 +251,7 @@ class Training:
             with self.clock.on("test"):
                 self._test_facts = self.test()
             fact |= {"metric": self._test_facts["metric"], "test_loss": self._test_facts["test_loss"]}
-            self.best = max(self.best, self._test_facts["metric"])
+            self.best = max(self.best, self._test_facts["metric"], key=self.task.metric_info.gain)
         fact["not_finite"] = history[epoch].not_finite if len(history) > epoch else 0
         self.tick(float(epoch + 1))
         return {"kind": "epoch", **fact, "seconds": self.clock.end_epoch()}
@@ -272,7 +289,7 @@ class Training:
                 set_learning_rate(self.optimizer, rates[at])
                 if momenta:
                     set_momentum(self.optimizer, momenta[at])
-                count = len(batch.labels)
+                count = batch.count
                 # For a short batch cuDNN's benchmark is off: it would spend seconds on each new size.
                 with nullcontext() if count == batch_size else cudnn_benchmark(False):
                     self.step(batch)
@@ -287,18 +304,19 @@ class Training:
     def step(self, batch: Batch) -> None:
         """Take one training step on a batch, on any device and from any feed; a CUDA graph captures this."""
         # Only full batches go through the compiled net: each size of a last batch would be compiled again.
-        net = self.forward if len(batch.labels) == self.settings.batch_size else self.model
-        inputs, labels = self.preprocess(batch.inputs, batch.draws), batch.labels
+        net = self.forward if batch.count == self.settings.batch_size else self.model
+        inputs = self.preprocess(batch.inputs, batch.draws)
+        inputs, targets = augment(self.task, self.settings, inputs, batch.targets, batch.draws)
         if self.sieve is not None:
             indices = self.train_data.batch_indices if batch.indices is None else batch.indices
-            inputs, labels = self.sieve.choose(inputs, labels, indices)
-        with norms_for_one_sample(self.model) if len(labels) == 1 else nullcontext():
+            inputs, targets = self.sieve.choose(inputs, targets, indices)
+        with norms_for_one_sample(self.model) if count_rows(targets) == 1 else nullcontext():
             outputs = self._predict(net, inputs)
-        losses, score = self.task.loss(outputs, labels, self.settings.label_smoothing), None
+        losses, score = split_losses(self.task.loss(outputs, targets, self.settings.label_smoothing))
         self.loss_sum.add_(losses.detach().sum())
-        confidence = self._confidence(outputs, labels)
+        confidence = self._confidence(outputs, targets)
         if self.sieve is not None:
-            losses, score, confidence = self.sieve.expand(losses, confidence)
+            losses, score, confidence = self.sieve.expand(losses, score, confidence)
         loss = self.train_data.update(losses, batch.indices, score=score, confidence=confidence)
         self.optimizer.zero_grad(set_to_none=not self.captured)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -317,46 +335,52 @@ class Training:
         # A graph must copy the weights again in each step, so the copies are not cached.
         return torch.autocast(self.device.type, dtype, cache_enabled=not self.captured)
 
-    def _confidence(self, outputs: Any, labels: Tensor) -> Tensor | None:
-        """The probability of the correct class per sample, if the method uses it."""
+    def _confidence(self, outputs: Any, targets: Any) -> Tensor | None:
+        """The confidence per sample, if the method uses it."""
         if "confidence" not in self.train_data.method.channels:
             return None
-        probabilities: Tensor = outputs.detach().float().softmax(1)
-        return probabilities.gather(1, labels[:, None]).squeeze(1)
+        with torch.no_grad():
+            return (self.task.confidence or confidence_in_class)(outputs, targets)
 
     @torch.no_grad()
     def _observe_hidden(self) -> None:
         """Run the pruned samples through the net without training on them, for methods that need their losses."""
         self.model.eval()
         generator = torch.Generator()  # otherwise the loader would draw from torch's global generator
-        for (inputs, labels), indices in self.train_data.hidden(batch_size=TEST_BATCH, generator=generator):
+        for (inputs, targets), indices in self.train_data.hidden(batch_size=TEST_BATCH, generator=generator):
             outputs = self._predict(self.model, self.preprocess(move(inputs, self.device)))
-            labels = labels.to(self.device)
-            losses = self.task.loss(outputs, labels, self.settings.label_smoothing)
-            self.train_data.observe(losses, indices, confidence=self._confidence(outputs, labels))
-            self.observed += len(labels)
+            targets = move(targets, self.device)
+            losses, score = split_losses(self.task.loss(outputs, targets, self.settings.label_smoothing))
+            known = losses if score is None else score
+            self.train_data.observe(known, indices, confidence=self._confidence(outputs, targets))
+            self.observed += len(losses)
 
     @torch.no_grad()
     def test(self) -> dict[str, Any]:
         """Compute loss and metric on the test set, over all samples and per class."""
         self.model.eval()
-        losses, scores, labels = [], [], []
+        self.metric.reset()
+        losses = []
         for inputs, targets in self.feed.test():
             outputs = self._predict(self.model, self.preprocess(inputs))
-            losses.append(self.task.loss(outputs, targets, 0.0))
-            scores.append(check_scores(self.task.score(outputs, targets), len(targets)))
-            labels.append(targets)
-        all_scores = check_range(torch.cat(scores).to(self.device))
-        return facts.of_test(torch.cat(losses), all_scores, torch.cat(labels), len(self.task.classes))
+            losses.append(known_losses(*split_losses(self.task.loss(outputs, targets, 0.0))))
+            self.metric.update(outputs, targets)
+        found = facts.of_test(torch.cat(losses), self.metric, len(self.task.classes))
+        self.metric.reset()
+        return found
 
     @torch.no_grad()
-    def _check_score(self) -> None:
-        """Try the task's score on a few test samples, so that a wrong one fails before anything is trained."""
+    def _check_metric(self) -> None:
+        """Try the metric on a few test samples, so that a wrong one fails before anything is trained."""
         self.model.eval()
         with kept_random_state(self.device):
-            for inputs, labels in self.feed.few():
+            for inputs, targets in self.feed.few():
                 outputs = self._predict(self.model, self.preprocess(inputs))
-                check_range(check_scores(self.task.score(outputs, labels), len(labels)))
+                self._confidence(outputs, targets)
+                self.metric.reset()
+                self.metric.update(outputs, targets)
+                with suppress(NothingMeasuredError):  # the other samples may have something to measure
+                    value_of(self.metric)
 
     # ---- facts -------------------------------------------------------------------------------------------
 

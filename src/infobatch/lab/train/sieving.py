@@ -19,8 +19,9 @@ from ...plan import Plan
 from ...sieve import Look, Own, Proxy, Sieve
 from ...sieve.cost import Flops, count_flops_of, count_forward
 from ...sieve.undisturbed import kept_random_state
+from ..tasks.nested import count_rows
 from ..tasks.nets import fingerprint, name_relative, named_net, norms_for_one_sample
-from ..tasks.task import Task
+from ..tasks.task import Arrays, Task, split_losses
 from .batches import Preprocess, move, size_of
 from .method_text import Sieved, make_sieve_method
 from .settings import Settings
@@ -54,7 +55,8 @@ class BatchSieve:
         self.device = next(model.parameters()).device
         self.facts: dict[str, Any] = {"look": sieved.look or None}
         """What the ``start`` fact says about it."""
-        if sieved.settings.get("class_floor") and not task.classes:
+        has_classes = task.classes and not (isinstance(task.train, Arrays) and task.train.class_labels is None)
+        if sieved.settings.get("class_floor") and not has_classes:
             remedy = "Leave class_floor out."
             raise InputError(message("a task with classes, for class_floor", task.name, remedy))
         method = make_sieve_method(sieved.name, sieved.settings)
@@ -70,26 +72,35 @@ class BatchSieve:
 
     # ---- a batch -----------------------------------------------------------------------------------------
 
-    def choose(self, inputs: Any, labels: Tensor, indices: Tensor) -> tuple[Any, Tensor]:
-        """Return the inputs and labels of the rows to train on.
+    def choose(self, inputs: Any, targets: Any, indices: Tensor) -> tuple[Any, Any]:
+        """Return the inputs and targets of the rows to train on.
 
         Args:
             inputs: The inputs of a batch, as the model gets them.
-            labels: Its labels.
+            targets: Its targets.
             indices: Its samples.
         """
-        self._size = len(labels)
+        self._size = count_rows(targets)
         rows = torch.arange(self._size, device=self.device)
-        inputs, labels, self._rows, weights = self.sieve(inputs, labels, rows)
+        inputs, targets, self._rows, weights = self.sieve(inputs, targets, rows)
         self.weights.index_copy_(0, indices.to(self.device).index_select(0, self._rows), weights.float())
-        return inputs, labels
+        return inputs, targets
 
-    def expand(self, losses: Tensor, confidence: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def expand(
+        self, losses: Tensor, score: Tensor | None, confidence: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return losses, scores and confidences of the whole batch from the rows trained on.
 
         Of the other rows nothing is known, unless the look is the model's own.
+
+        Args:
+            losses: The losses of the rows trained on.
+            score: Their scores, if these are not the losses.
+            confidence: Their confidences, if the method uses them.
         """
         whole = self.sieve.expand(losses)
+        if score is not None:
+            whole = whole._replace(score=whole.score.index_copy(0, self._rows, score.detach().to(whole.score.dtype)))
         if confidence is not None:
             unknown = confidence.new_full((self._size,), torch.nan)
             confidence = unknown.index_copy(0, self._rows, confidence)
@@ -174,7 +185,7 @@ class BatchSieve:
         return Proxy(net, losses=self._losses, every=sieved.every)
 
     def _losses(self, net: nn.Module, batch: Any) -> Tensor:
-        inputs, labels = batch[0], batch[1]
-        with norms_for_one_sample(net) if len(labels) == 1 else nullcontext(), self.autocast():
+        inputs, targets = batch[0], batch[1]
+        with norms_for_one_sample(net) if count_rows(targets) == 1 else nullcontext(), self.autocast():
             outputs = net(inputs)
-        return self.task.loss(outputs, labels, self.settings.label_smoothing)
+        return split_losses(self.task.loss(outputs, targets, self.settings.label_smoothing))[0]

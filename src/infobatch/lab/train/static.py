@@ -85,10 +85,17 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
     """
     static = parse_static(settings.method)
     if static is None:
-        labels, sieved = task.train.labels if isinstance(task.train, Arrays) else None, parse_sieve(settings.method)
+        labels = task.train.class_labels if isinstance(task.train, Arrays) else None
+        sieved = parse_sieve(settings.method)
         text = settings.method if sieved is None else sieved.then or "full"
         return Prepared(task, parse_method(text, labels))
-    if not isinstance(task.train, Arrays) or not task.classes:
+    train = task.train
+    if (
+        not isinstance(train, Arrays)
+        or not task.classes
+        or train.class_labels is None
+        or not isinstance(train.inputs, Tensor)
+    ):
         expected = "samples in memory, with classes, for a static method"
         raise InputError(message(expected, task.name, "infobatch.selection works with any data set."))
     seconds = 0.0
@@ -98,7 +105,7 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         chosen = selection.SELECTORS[static.name](evidence, seed=settings.seed, **static.settings)
         choice = Choice(chosen.indices, chosen.weights)
         seconds += perf_counter() - start
-    train = Arrays(task.train.inputs[choice.indices], task.train.labels[choice.indices])
+    train = Arrays(train.inputs[choice.indices], train.labels[choice.indices])
     subset = replace(task, train=train)
     if static.then:
         method = parse_method(static.then, train.labels)
