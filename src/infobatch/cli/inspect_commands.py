@@ -53,7 +53,7 @@ def report(
     kept = files(*paths)
     series = _series(kept)
     rules: dict[str, Any] = {
-        "margin": _rule(margin, {one.margin for one in series}, 0.3),
+        "margin": _rule(margin, {one.margin for one in series}, None),
         "level": _rule(level, {one.level for one in series}, 0.95),
         "looks": None if one_look else _looks(kept, series),
         "against": against,
@@ -84,7 +84,7 @@ def _series(kept: Sequence[Path]) -> list[Series]:
     return series
 
 
-def _rule(given: float | None, theirs: set[float], default: float) -> float:
+def _rule(given: float | None, theirs: set[Any], default: Any) -> Any:
     """Return what was given, or what the comparisons used if they agree, or the default."""
     if given is not None:
         return given

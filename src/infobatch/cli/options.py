@@ -110,7 +110,11 @@ Wandb = Annotated[
     str, Parameter(show_default=False, help="Also log for Weights & Biases, offline, under this project.")
 ]
 Margin = Annotated[
-    float | None, Parameter(show_default="0.3", help="How many points a method may lose and still count as lossless.")
+    float | None,
+    Parameter(
+        show_default="what the task states, else 0.3 points",
+        help="How much of the metric a method may lose and still count as lossless, in its unit.",
+    ),
 ]
 Level = Annotated[
     float | None, Parameter(show_default="0.95", help="The confidence level of the intervals, as a share.")

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from ..lab.compare.naming import name_shorter_run
 from ..lab.format import format_number
+from ..lab.metrics.info import MetricInfo
 from ..lab.runs.fields import looking, seconds
 from ..lab.runs.records import Fact, Run, label
 from ..lab.train.loop import Tick
@@ -40,21 +41,12 @@ def summarize_run(run: Run, name: str) -> str:
     if run.end is None:
         return f"{head} paused in epoch {len(run.epochs) + 1}"
     metric, end = run.end["metric"], run.end
-    shown = with_unit(run.start["metric"], f"{metric:.2f}") if metric is not None else "no finite metric"
+    info = MetricInfo.of_record(run.start)
+    shown = f"{info.name} {info.value(metric)} {info.unit}".rstrip() if metric is not None else "no finite metric"
     looked = looking(run)
     share, what = (end["saved"], "samples") if looked is None else (end["saved"] - looked, "compute")
     saved = f"{format_number('{:.1f}', 100 * share)} % of the {what} saved"
     return f"{head} {shown}, {saved}, {end['steps']:,} steps, {duration(seconds(run) or 0.0)}"
-
-
-def with_unit(metric: str, value: str) -> str:
-    """Put the unit of a metric after its value.
-
-    >>> with_unit("accuracy, %", "99.44"), with_unit("mean IoU", "0.71")
-    ('accuracy 99.44 %', 'mean IoU 0.71')
-    """
-    name, _, unit = metric.partition(", ")
-    return f"{name} {value} {unit}".rstrip()
 
 
 class Screen(Protocol):

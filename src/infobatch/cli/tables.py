@@ -16,6 +16,7 @@ from rich.text import Text
 from ..lab.compare.naming import SHORTER_RUN, name_rows
 from ..lab.compare.verdicts import NOT_JUDGED
 from ..lab.format import format_number, percent
+from ..lab.metrics.info import MetricInfo
 
 if TYPE_CHECKING:
     from ..lab.compare.comparison import Comparison, Row
@@ -123,11 +124,14 @@ SHORTER, VERDICT = f"to {SHORTER_RUN}", "verdict"
 
 def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
     found, best = name_rows(found, best)
+    info = found.metric_info
     columns = ("method", "n", found.metric, "saved %", "steps", "seconds", "difference", SHORTER, VERDICT)
-    _judged(columns, [_compared(row) for row in found.rows])
+    _judged(columns, [_compared(row, info) for row in found.rows])
     level = percent(found.interval_level)
     other = found.against or found.baseline
-    say(f"difference: compared with {other} at the same seeds, in points [{level} interval].")
+    unit = f", in {info.scale}" if info.scale else ""
+    lower = "" if info.higher_is_better else f" For {info.name}, lower is better."
+    say(f"difference: compared with {other} at the same seeds{unit} [{level} interval].{lower}")
     if found.rates or any(row.same_cost is not None for row in found.rows):
         rates = found.rates or "at the same learning rate"
         say(f"{SHORTER_RUN}: full data at equal compute, {rates}.")
@@ -144,7 +148,7 @@ def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
     say(*(f"Note: {note}" for note in found.notes))
     if best is not None:
         say("", f"{best.title}:")
-        rows = [(name, f"{one.rate:g}", *rest) for one in best.rows for name, *rest in [_compared(one.row)]]
+        rows = [(name, f"{one.rate:g}", *rest) for one in best.rows for name, *rest in [_compared(one.row, info)]]
         _judged((columns[0], "rate", *columns[1:]), rows)
         say(*best.about)
 
@@ -161,16 +165,16 @@ def _judged(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         say(f"{words['method']}: {words[VERDICT]}{apart}")
 
 
-def _compared(row: Row) -> tuple[str, ...]:
+def _compared(row: Row, info: MetricInfo) -> tuple[str, ...]:
     return (
         row.label,
         str(row.n),
-        _spread("{:.2f}", row.mean, row.std),
+        _spread(f"{{:.{info.places}f}}", row.mean, row.std),
         _saved(row),
         f"{row.steps:,.0f}" if row.steps is not None else "-",
         _spread("{:.1f}", row.seconds, row.seconds_std),
-        _apart(row.difference),
-        _apart(row.same_cost),
+        _apart(row.difference, info),
+        _apart(row.same_cost, info),
         row.verdict.text,
     )
 
@@ -189,10 +193,10 @@ def _spread(form: str, mean: float | None, std: float | None) -> str:
     return format_number(form, mean) + (f" ± {form.format(std)}" if std is not None else "")
 
 
-def _apart(found: Difference | None) -> str:
+def _apart(found: Difference | None, info: MetricInfo) -> str:
     if found is None:
         return ""
-    mean, *ends = (format_number("{:+.2f}", end) for end in (found.mean, found.low, found.high) if end is not None)
+    mean, *ends = (info.signed(end) for end in (found.mean, found.low, found.high) if end is not None)
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 

@@ -37,7 +37,7 @@ def write(
     runs: Iterable[Run],
     path: str | os.PathLike[str] = "report.html",
     *,
-    margin: float = 0.3,
+    margin: float | None = None,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
     against: str = "",
@@ -47,7 +47,8 @@ def write(
     Args:
         runs: The runs to compare, finished or not.
         path: The file to write; missing folders are created.
-        margin: The loss in points that still counts as lossless.
+        margin: How much of the metric may be lost and still count as lossless; None for what the task stated, else
+            0.3 points.
         level: The confidence level of the intervals.
         looks: The numbers of seeds at which verdicts were shown, if that is known.
         against: The label that all others are compared with; by default, full data with the same settings.
@@ -65,7 +66,7 @@ def write(
 def html(
     runs: Iterable[Run],
     *,
-    margin: float = 0.3,
+    margin: float | None = None,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
     against: str = "",

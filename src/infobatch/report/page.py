@@ -12,13 +12,14 @@ from ..errors import plural
 from ..lab.compare.answer import answers_of, measures_time
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
+from ..lab.metrics.info import MetricInfo
 from ..lab.runs.fields import device_of, looking, metric_of, number, seconds, table
 from ..lab.runs.records import Run
 from . import shell
 from .figures import bars, curves, svg
 from .figures.by_class import by_class
 from .figures.by_rate import by_rate
-from .figures.figure import Figure, format_value, interval_text, label_styles, mean_and_std, signed, swatch
+from .figures.figure import Figure, format_value, interval_text, label_styles, mean_and_std, metric_name, signed, swatch
 from .figures.frontier import frontier
 from .figures.losses import distributions
 from .gallery import MOST_LABELS, Gallery, galleries
@@ -90,7 +91,7 @@ def _sections(study: Study) -> list[Section]:
     return [
         _section(
             "cost",
-            "Accuracy against cost",
+            f"{metric_name(study).capitalize()} against cost",
             "What each method reaches, and what it costs.",
             [by_rate(study), bars.difference(study), frontier(study, "compute"), frontier(study, "time")],
             "No run has finished with a metric yet.",
@@ -183,28 +184,31 @@ def _lines(study: Study) -> list[Line]:
     lines = []
     for row in study.comparison.rows:
         time = study.time_saved(row.label) if row.difference is not None and measures_time(row) else None
-        line = _line(row, time="" if time is None else f"{signed(-time, 1)} %")
+        line = _line(row, study, time="" if time is None else f"{signed(-time, 1)} %")
         lines.append(replace(line, mark=swatch(styles[row.label])))
     return lines
 
 
 def _best(study: Study) -> list[Line]:
-    return [] if study.best is None else [replace(_line(one.row), rate=f"{one.rate:g}") for one in study.best.rows]
+    return (
+        [] if study.best is None else [replace(_line(one.row, study), rate=f"{one.rate:g}") for one in study.best.rows]
+    )
 
 
-def _line(row: Row, time: str = "") -> Line:
-    found, same = row.difference, row.same_cost
+def _line(row: Row, study: Study, time: str = "") -> Line:
+    found, same, places = row.difference, row.same_cost, study.comparison.metric_info.places
+    beside = "" if same is None else interval_text(same.low, same.high, places) or "one seed"
     return Line(
         row=row,
         mark=Markup(),
-        mean=mean_and_std(row.mean, row.std),
+        mean=mean_and_std(row.mean, row.std, places),
         saved="" if row.compute_saved is None else format_value("{:.1f} %", 100 * row.compute_saved),
         samples="" if not row.looking or row.saved is None else format_value("{:.1f} %", 100 * row.saved),
         seconds="" if row.seconds is None else f"{row.seconds:,.1f}" + _spread(row.seconds_std),
         time=time,
-        difference="" if found is None else signed(found.mean),
-        interval="" if found is None else interval_text(found.low, found.high),
-        same="" if same is None else f"{signed(same.mean)} ({interval_text(same.low, same.high) or 'one seed'})",
+        difference="" if found is None else signed(found.mean, places),
+        interval="" if found is None else interval_text(found.low, found.high, places),
+        same="" if same is None else f"{signed(same.mean, places)} ({beside})",
     )
 
 
@@ -300,7 +304,7 @@ def _run(label: str, run: Run) -> dict[str, str]:
         "name": run.name,
         "label": label,
         "seed": str(run.settings.seed),
-        "metric": "" if found is None else f"{found:.2f}",
+        "metric": "" if found is None else MetricInfo.of_record(run.start).value(found),
         "saved": "" if net is None else format_value("{:.1f} %", 100 * net),
         "seconds": "" if time is None else f"{time:,.1f}",
         "state": state if run.end is None or found is not None else "no finite metric",

@@ -235,20 +235,21 @@ def _settings(study: Extension) -> str:
 
 
 def _compared(row: Row, study: Extension) -> dict[str, Any]:
+    places = study.comparison.metric_info.places
     return {
         "label": describe(row.label),
         "asked": [(name, _anchor(name)) for name in study.asked[row.label]],
         "n": row.n,
-        "mean": mean_and_std(row.mean, row.std),
+        "mean": mean_and_std(row.mean, row.std, places),
         "saved": "" if row.compute_saved is None else format_value("{:.1f} %", 100 * row.compute_saved),
-        "difference": _ends(row.difference),
-        "to_rule": _ends(study.to_rule.get(row.label)),
+        "difference": _ends(row.difference, places),
+        "to_rule": _ends(study.to_rule.get(row.label), places),
         "verdict": row.verdict,
     }
 
 
-def _ends(found: Difference | None) -> tuple[str, str]:
-    return ("", "") if found is None else (signed(found.mean), interval_text(found.low, found.high))
+def _ends(found: Difference | None, places: int) -> tuple[str, str]:
+    return ("", "") if found is None else (signed(found.mean, places), interval_text(found.low, found.high, places))
 
 
 # ---- links -----------------------------------------------------------------------------------------------

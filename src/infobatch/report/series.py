@@ -37,7 +37,7 @@ class Study:
     def of(
         cls,
         runs: Iterable[Run],
-        margin: float = 0.3,
+        margin: float | None = None,
         level: float = 0.95,
         looks: Iterable[int] | None = None,
         against: str = "",
@@ -340,7 +340,7 @@ def class_saving(run: Run) -> list[float | None] | None:
 
 
 def class_change(run: Run, full: Run) -> list[float | None] | None:
-    """Return the metric of each class minus that of full data, in points."""
+    """Return the metric of each class minus that of full data, in the unit of the metric."""
     ours, theirs = numbers((run.end or {}).get("class_metric")), numbers((full.end or {}).get("class_metric"))
     if ours is None or theirs is None or len(ours) != len(theirs):
         return None

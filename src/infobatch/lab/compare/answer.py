@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..format import format_number, percent
+from ..format import percent
+from ..metrics.info import MetricInfo
 from .naming import SHORTER_RUN, capitalize, name_rows
 from .verdicts import FEWEST, NOT_JUDGED, Difference, Verdict
 
@@ -46,7 +47,7 @@ class Facts:
     """The same for compute, net of looking; None for a method that does not look: its compute goes with samples."""
     shorter_run: Difference | None = None
     """To full data at equal compute; None if there are no such runs."""
-    metric: str = "accuracy, %"
+    metric: MetricInfo = MetricInfo()  # noqa: RUF009 - frozen
     baseline: str = "full data"
     margin: float = 0.3
     interval_level: float = 0.95
@@ -103,7 +104,7 @@ def facts_of(found: Comparison, best: AtBest | None = None) -> tuple[Facts, ...]
             time_saved=row.time_saved if measures_time(row) else None,
             compute_saved=None if row.looking is None else row.compute_saved,
             shorter_run=row.same_cost,
-            metric=found.metric,
+            metric=found.metric_info,
             baseline=found.against or "full data",
             margin=found.margin,
             interval_level=found.interval_level,
@@ -130,8 +131,8 @@ def _judged_rows(found: Comparison, best: AtBest | None) -> Iterator[tuple[float
 
 
 def _metric(facts: Facts) -> str:
-    """``accuracy`` for ``accuracy, %``."""
-    return facts.metric.partition(",")[0] or "metric"
+    """The name of the metric, and its direction where lower is better."""
+    return facts.metric.name if facts.metric.higher_is_better else f"{facts.metric.name} ({facts.metric.direction})"
 
 
 def _describe_cost(facts: Facts) -> str:
@@ -169,12 +170,12 @@ def _compared_with(other: str) -> tuple[str, str]:
 
 
 def _was(facts: Facts, mean: float, than: str = "", equal_to: str = "", whose: str = "") -> str:
-    points = format_number("{:.2f}", abs(mean))
-    is_equal = float(points) == 0
+    amount = facts.metric.amount(abs(mean))
+    is_equal = float(facts.metric.value(abs(mean))) == 0
     if _metric(facts) == "accuracy":
-        return f"had the same accuracy{equal_to}" if is_equal else f"was {points} points {_more(mean)} accurate{than}"
+        return f"had the same accuracy{equal_to}" if is_equal else f"was {amount} {_more(mean)} accurate{than}"
     subject = f"{whose} {_metric(facts)} was" if whose else "was"
-    return f"{subject} as high{equal_to}" if is_equal else f"{subject} {points} points {_higher(mean)}{than}"
+    return f"{subject} as high{equal_to}" if is_equal else f"{subject} {amount} {_higher(mean)}{than}"
 
 
 def _more(value: float) -> str:
@@ -186,18 +187,18 @@ def _higher(value: float) -> str:
 
 
 def _describe_certainty(facts: Facts, found: Difference) -> str:
-    seeds, kind = _count_seeds(found), facts.verdict.kind
+    seeds, kind, found = _count_seeds(found), facts.verdict.kind, found.gain(facts.metric)
     if kind == "better":
         return "chance alone does not explain the gain"
     if kind == "worse":
         return "chance alone does not explain the loss"
     if kind == "lossless":
-        return f"a loss of more than {facts.margin:g} points can be excluded"
+        return f"a loss of more than {facts.metric.with_scale(f'{facts.margin:g}')} can be excluded"
     if found.low is None or found.high is None:
         return f"{seeds} cannot tell whether that is chance"
     if found.n < FEWEST or found.low >= 0:
         return f"{seeds} are too few for a verdict"
-    return f"{seeds} cannot exclude a loss of up to {format_number('{:.2f}', -found.low)} points"
+    return f"{seeds} cannot exclude a loss of up to {facts.metric.amount(-found.low)}"
 
 
 def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) -> str:
@@ -231,5 +232,5 @@ def _count_seeds(found: Difference) -> str:
 def _interval(facts: Facts, found: Difference) -> str:
     if found.low is None or found.high is None:
         return ""
-    low, high = (format_number("{:+.2f}", end) for end in (found.low, found.high))
+    low, high = (facts.metric.signed(end) for end in (found.low, found.high))
     return f" ({percent(facts.interval_level)}: {low} to {high})"

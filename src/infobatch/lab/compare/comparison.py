@@ -11,7 +11,6 @@ Each verdict stands by itself: of forty harmless methods, one will look worse.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 from ...errors import InputError, message
 from ..format import percent, suggest
+from ..metrics.info import MetricInfo, is_margin
 from ..runs.fields import compute, looking, mean, metric_of, same_cost_steps, saved, seconds
 from ..runs.records import Run
 from . import caveats
@@ -88,7 +88,9 @@ class Comparison:
     against: str
     """The label of the row that all others are compared with; empty for full data with each row's own settings."""
     metric: str
+    """Its name and unit."""
     margin: float
+    """In the unit of the metric."""
     level: float
     looks: tuple[int, ...] | None
     """The numbers of seeds at which verdicts were shown, including this one; None if that is not recorded."""
@@ -99,6 +101,7 @@ class Comparison:
     """What a reader must know: runs left out and why, settings that differ, seeds without a partner."""
     rate_grew: bool = False
     """True if an older shorter run was trained with a learning rate that grew."""
+    metric_info: MetricInfo = MetricInfo()  # noqa: RUF009 - frozen
 
     @property
     def rates(self) -> str:
@@ -129,7 +132,7 @@ class Comparison:
 
 def compare(
     runs: Iterable[Run],
-    margin: float = 0.3,
+    margin: float | None = None,
     level: float = 0.95,
     looks: Iterable[int] | None = None,
     against: str = "",
@@ -138,7 +141,8 @@ def compare(
 
     Args:
         runs: The recorded runs.
-        margin: How many points a method may lose and still count as lossless.
+        margin: How much a method may lose and still count as lossless, in the unit of the metric. None: what the task
+            stated, and for a percentage otherwise 0.3 points.
         level: The confidence level, as a share.
         looks: The numbers of seeds at which verdicts were shown before; None if this is the only analysis.
         against: The label or the shown name of a row to compare all others with, instead of full data.
@@ -148,10 +152,11 @@ def compare(
         random if another method is compared) get no verdict.
 
     Raises:
-        InputError: If there are no runs, or if a rule or the label is not valid.
+        InputError: If there are no runs, if their metrics cannot be compared, or if a rule or the label is not valid.
     """
     runs = sorted(runs, key=start_order)
     _check_rules(runs, margin, level)
+    info = metric_of_all(runs, margin)
     groups = group(runs)
     shown = name_among(groups)
     against = next((name for name in groups if against in (name, shown(name), older_label(name))), against)
@@ -178,32 +183,61 @@ def compare(
         if other == name:
             verdict, difference = BASELINE, None
         else:
-            verdict = verdict_of(members, groups.get(other, []), difference, margin, level, look, shown(against))
+            verdict = verdict_of(members, groups.get(other, []), difference, info, level, look, shown(against))
             if name in controls:
                 verdict = CONTROL
             notes += caveats.note_unpaired_seeds(shown(name), good[name], partners, shown(against) or FULL)
-        same = None if is_shorter_run(members[0]) else _to_shorter_run(good[name], shorter, interval_level)
+        same = None if is_shorter_run(members[0]) else _to_shorter_run(good[name], shorter, interval_level, info)
         row = row_of(name, good[name], by_seed(good.get(full, [])), difference, same, verdict)
         rows.append(replace(row, runs=tuple(run.name for run in members)))
     if not any(row.verdict.kind == "baseline" for row in rows):
         notes.append(f"There is no run of {FULL}, so there is nothing to compare with and no verdict.")
     grew = any(map(rate_grew, shorter))
     return Comparison(
-        FULL, against, _metric_name(runs), margin, level, all_looks, interval_level, tuple(rows), tuple(notes), grew
+        baseline=FULL,
+        against=against,
+        metric=info.text,
+        margin=info.margin,
+        level=level,
+        looks=all_looks,
+        interval_level=interval_level,
+        rows=tuple(rows),
+        notes=tuple(notes),
+        rate_grew=grew,
+        metric_info=info,
     )
 
 
-def _check_rules(runs: list[Run], margin: float, level: float) -> None:
+def _check_rules(runs: list[Run], margin: float | None, level: float) -> None:
     if not runs:
         raise InputError(message("runs to compare", "none", "Train some first: infobatch compare."))
-    if not (0 < margin < math.inf):
+    if margin is not None and not is_margin(margin):
         raise InputError(message("a margin in points, above 0", repr(margin), "0.3 is common."))
     if not 0 < level < 1:
         raise InputError(message("a level in (0, 1)", repr(level), "0.95 is common."))
 
 
-def _metric_name(runs: list[Run]) -> str:
-    return ", ".join(dict.fromkeys(str(run.start.get("metric") or "metric") for run in runs))
+def metric_of_all(runs: list[Run], margin: float | None) -> MetricInfo:
+    """Return the metric of runs, with the margin to judge by.
+
+    Args:
+        runs: The runs. Several metrics may differ in their names alone: then no run is compared with one of another.
+        margin: The margin; None for the one that the runs state.
+
+    Raises:
+        InputError: If their units, directions or margins differ.
+    """
+    found = list(dict.fromkeys(MetricInfo.of_record(run.start) for run in runs))
+    for what, kinds in (
+        ("unit and one direction", {(one.unit, one.higher_is_better) for one in found}),
+        ("margin", {one.margin for one in found if margin is None}),
+    ):
+        if len(kinds) > 1:
+            got = "; ".join(f"{one.text} ({one.direction}, margin {one.margin:g})" for one in found)
+            remedy = "Report them apart." if what != "margin" else "State one, as in --margin 0.3."
+            raise InputError(message(f"metrics of one {what} in a comparison", got, remedy))
+    names = ", ".join(dict.fromkeys(one.name for one in found))
+    return replace(found[0], name=names, margin=found[0].margin if margin is None else float(margin))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------
@@ -213,7 +247,7 @@ def verdict_of(
     members: list[Run],
     partners: list[Run],
     found: Difference | None,
-    margin: float,
+    info: MetricInfo,
     level: float,
     look: int,
     against: str,
@@ -232,7 +266,7 @@ def verdict_of(
         return Verdict("alone", f"no verdict: there is no {other} to compare with")
     if found is None:
         return Verdict("alone", f"no verdict: no seed in common with {other}")
-    return judge(found, margin, level, look, word="no worse" if against else "lossless")
+    return judge(found, info.margin, level, look, word="no worse" if against else "lossless", info=info)
 
 
 def row_of(
@@ -304,14 +338,14 @@ def partner_of(runs: Iterable[Run]) -> Partner:
     return lambda run: by_seed(good.get(baseline_label(run, groups), []))(run)
 
 
-def _to_shorter_run(runs: list[Run], shorter: list[Run], level: float) -> Difference | None:
+def _to_shorter_run(runs: list[Run], shorter: list[Run], level: float, info: MetricInfo) -> Difference | None:
     kinds = [[run for run in shorter if rate_grew(run) is grew] for grew in (False, True)]
-    return to_the_best([paired(runs, _matching(kind, runs), level) for kind in kinds])
+    return to_the_best([paired(runs, _matching(kind, runs), level) for kind in kinds], info)
 
 
-def to_the_best(found: Iterable[Difference | None]) -> Difference | None:
-    """Of the differences to several shorter runs, pick one with most seeds, and among these the smallest."""
-    return min((one for one in found if one), key=lambda one: (-len(one.seeds), one.mean), default=None)
+def to_the_best(found: Iterable[Difference | None], info: MetricInfo) -> Difference | None:
+    """Of the differences to several shorter runs, pick one with most seeds, and among these the smallest gain."""
+    return min((one for one in found if one), key=lambda one: (-len(one.seeds), info.gain(one.mean)), default=None)
 
 
 def _matching(shorter: list[Run], members: list[Run]) -> Partner:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..metrics.info import MetricInfo
 from ..runs.fields import metric_of, same_cost_steps
 from ..runs.records import Run, label
 from ..train.method_text import SIEVE
@@ -148,15 +149,16 @@ def usable(label: str, members: list[Run]) -> tuple[list[Run], list[str]]:
 
 
 def decisive(run: Run) -> dict[str, Any]:
-    """Return the settings that decide what a run learns, apart from those compared.
+    """Return the settings that decide what a run learns, apart from those compared, and what is measured.
 
     Data are identified by their recorded source, or by the name of a standard data set; a folder's name says little.
     """
     settings = run.settings.plain()
     kept = {name: value for name, value in settings.items() if name not in COMPARED + COST}
+    metric = str(run.start.get("metric") or MetricInfo().text)
     is_standard = ":" not in settings["task"] and settings["task"] != "images"
     source = str(run.start.get("source") or ("" if is_standard else settings["data"]))
-    return {**kept, "milestones": tuple(settings["milestones"]), "source": source}
+    return {**kept, "milestones": tuple(settings["milestones"]), "source": source, "metric": metric}
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

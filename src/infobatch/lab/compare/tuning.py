@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..metrics.info import MetricInfo
 from ..runs.fields import mean, metric_of, same_cost_steps
 from ..runs.records import Run
 from .comparison import (
@@ -130,7 +131,7 @@ def at_best(runs: Iterable[Run], found: Comparison) -> AtBest | None:
     rates = tuple(sorted(rate for rate, seeds in full.items() if seeds > 1 or max(full.values()) == seeds == 1))
     if len(rates) < 2:
         return None
-    chosen = {name: _pick_rate(tried, rates) for name, tried in kinds.items()}
+    chosen = {name: _pick_rate(tried, rates, found.metric_info) for name, tried in kinds.items()}
     picked = {name: (rate, kinds[name][rate]) for name, rate in chosen.items() if rate is not None}
     if FULL not in picked:
         return None
@@ -166,17 +167,17 @@ def _usable(members: list[Run]) -> list[Run]:
     return usable("", members)[0]
 
 
-def _pick_rate(tried: Rates, rates: tuple[float, ...]) -> float | None:
+def _pick_rate(tried: Rates, rates: tuple[float, ...], info: MetricInfo) -> float | None:
     """Return the best rate; None if one was not tried, or if the rates have no seed in common."""
     ended = {rate: [run for run in tried.get(rate, ()) if run.end is not None] for rate in rates}
     seeds = set.intersection(*({run.settings.seed for run in runs} for runs in ended.values()))
 
-    def mean_metric(rate: float) -> float:
+    def mean_gain(rate: float) -> float:
         if any(metric_of(run) is None for run in ended[rate]):
             return -math.inf  # a rate at which some runs diverge is not the best one
-        return mean(metric_of(run) for run in _usable(ended[rate]) if run.settings.seed in seeds) or 0.0
+        return info.gain(mean(metric_of(run) for run in _usable(ended[rate]) if run.settings.seed in seeds) or 0.0)
 
-    return max(rates, key=mean_metric) if seeds else None
+    return max(rates, key=mean_gain) if seeds else None
 
 
 def _judge_row(name: str, members: list[Run], full: list[Run], shorter: ShorterRuns, found: Comparison) -> Row:
@@ -186,18 +187,21 @@ def _judge_row(name: str, members: list[Run], full: list[Run], shorter: ShorterR
         return replace(row_of(name, good, partner, None, None, BASELINE), runs=names)
     difference = paired(good, partner, level)
     look = max(1, len(found.looks or ()))
-    verdict = verdict_of(members, full, difference, found.margin, found.level, look, "")
-    same = None if is_shorter_run(members[0]) else _to_shorter_run(name, good, shorter, level)
+    info = found.metric_info
+    verdict = verdict_of(members, full, difference, info, found.level, look, "")
+    same = None if is_shorter_run(members[0]) else _to_shorter_run(name, good, shorter, level, info)
     return replace(row_of(name, good, partner, difference, same, verdict), runs=names)
 
 
-def _to_shorter_run(name: str, good: list[Run], shorter: ShorterRuns, level: float) -> Difference | None:
+def _to_shorter_run(
+    name: str, good: list[Run], shorter: ShorterRuns, level: float, info: MetricInfo
+) -> Difference | None:
     """Compare with full data at the method's own cost, or else at about that; of two such, with the better one."""
     cost = _mean_cost(good)
     own = [runs for label, runs in shorter.items() if label.endswith(f", cost of {name}")]
     unowned = [runs for label, runs in shorter.items() if ", cost of " not in label]
     near = own or [runs for runs in unowned if abs(_mean_cost(runs) - cost) <= SAME_COST * cost]
-    return to_the_best(paired(good, by_seed(some), level) for some in near)
+    return to_the_best((paired(good, by_seed(some), level) for some in near), info)
 
 
 def _mean_cost(runs: list[Run]) -> float:

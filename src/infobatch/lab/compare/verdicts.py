@@ -23,6 +23,7 @@ from typing import Literal
 
 from ...errors import InputError, installing, message
 from ..format import percent
+from ..metrics.info import MetricInfo
 
 Kind = Literal["baseline", "control", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
 NOT_JUDGED: tuple[Kind, ...] = ("baseline", "control")
@@ -36,7 +37,7 @@ WITHOUT_SPREAD = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus baseline, in points, over the seeds that both have."""
+    """Method minus baseline, in the unit of the metric, over the seeds that both have."""
 
     seeds: tuple[int, ...]
     mean: float
@@ -48,6 +49,18 @@ class Difference:
     @property
     def n(self) -> int:
         return len(self.seeds)
+
+    def gain(self, info: MetricInfo) -> Difference:
+        """Return it so that more is better: where lower is better, baseline minus method.
+
+        >>> lower = MetricInfo("error", "%", higher_is_better=False)
+        >>> Difference((0, 1), mean=0.5, std=0.1, low=0.25, high=0.75).gain(lower)
+        Difference(seeds=(0, 1), mean=-0.5, std=0.1, low=-0.75, high=-0.25)
+        """
+        if info.higher_is_better:
+            return self
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(self.seeds, -self.mean, self.std, low, high)
 
 
 @dataclass(frozen=True)
@@ -99,16 +112,25 @@ def of_differences(values: Sequence[float], level: float) -> tuple[float, float 
     return mean, std, *interval(values, level)
 
 
-def judge(difference: Difference, margin: float, level: float, look: int = 1, word: str = "lossless") -> Verdict:
+def judge(
+    difference: Difference,
+    margin: float,
+    level: float,
+    look: int = 1,
+    word: str = "lossless",
+    info: MetricInfo = MetricInfo(),  # noqa: B008 - frozen
+) -> Verdict:
     """Say what the interval of a difference shows.
 
     Args:
         difference: A difference whose interval has the level of this analysis.
-        margin: How many points may be lost.
+        margin: How much may be lost, in the unit of the metric.
         level: The level over all interim analyses.
         look: Which interim analysis this is, from 1. The number of seeds still needed is the one for the next.
         word: What to call a method that is shown not to be worse; compared with full data, "lossless".
+        info: The metric. Where lower is better, a negative difference is a gain.
     """
+    difference = difference.gain(info)
     if difference.std is None:
         return Verdict("one seed", "one seed: no verdict")
     if difference.low is None or difference.high is None:
@@ -121,11 +143,12 @@ def judge(difference: Difference, margin: float, level: float, look: int = 1, wo
     mean, low, high = difference.mean, difference.low, difference.high
     if difference.n >= FEWEST:
         if low > 0:
-            return Verdict("better", f"better by {mean:.2f} points ({low:.2f} to {high:.2f}), so {word}")
+            text = f"better by {info.amount(mean)} ({info.value(low)} to {info.value(high)}), so {word}"
+            return Verdict("better", text)
         if low > -margin:
-            return Verdict("lossless", f"{word} within {margin:g} points at {percent(level)}")
+            return Verdict("lossless", f"{word} within {info.with_scale(f'{margin:g}')} at {percent(level)}")
         if high < 0:
-            return Verdict("worse", f"worse by {-mean:.2f} points ({-high:.2f} to {-low:.2f})")
+            return Verdict("worse", f"worse by {info.amount(-mean)} ({info.value(-high)} to {info.value(-low)})")
     more = more_seeds(mean, difference.std, difference.n, margin, level_at(level, look + 1))
     return Verdict("undecided", f"not enough seeds: about {more} more needed", more)
 

@@ -68,6 +68,11 @@ class MetricInfo:
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     @property
+    def direction(self) -> str:
+        """Which direction is better, in words."""
+        return "higher is better" if self.higher_is_better else "lower is better"
+
+    @property
     def scale(self) -> str:
         """What differences are counted in: "points" for percentages, else the unit; empty without one."""
         return "points" if self.unit == PERCENT else self.unit

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..compare.verdicts import of_differences
+from ..metrics.info import MetricInfo
 from ..runs.fields import device_of
 from ..runs.records import Run
 from ..train.settings import Settings, without_whole_last
@@ -61,6 +62,8 @@ class CellOutcome:
     when: str = ""
     records: tuple[Path, ...] = ()
     """The files that hold our numbers."""
+    higher_is_better: bool = True
+    """False for a metric of which less is better: then "lossless" bounds it from above."""
 
     @property
     def text(self) -> str:
@@ -241,6 +244,7 @@ def _judge_trained(cell: Cell, found: _Found) -> CellOutcome:
         where=tuple(dict.fromkeys(_where(run) for run in used.values())),
         when=max(str(run.start.get("time", "")) for run in used.values()),
         records=found.records(cell),
+        higher_is_better=cell.of != "metric" or all(_direction(run) for run in used.values()),
     )
     other = found.against(cell)
     if other is not None:
@@ -310,18 +314,23 @@ def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[
         return replace(
             about, status="undecided", why=f"all {len(values)} seeds are equal, so there is no spread to judge by"
         )
-    status = _decide(low - wanted, high - wanted, edges(cell))
+    status = _decide(low - wanted, high - wanted, edges(about))
     what = f"difference to {other.name}" if other else "value"
     why = f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
     return replace(about, status=status, why=why if cell.target is None else f"{why}, paper {wanted:.2f}")
 
 
-def edges(cell: Cell) -> tuple[float, float]:
-    """Return how far below and above the target an interval in points may reach."""
+def _direction(run: Run) -> bool:
+    return MetricInfo.of_record(run.start).higher_is_better
+
+
+def edges(row: CellOutcome) -> tuple[float, float]:
+    """Return how far below and above the target an interval in the unit of the value may reach."""
+    cell = row.cell
     relation = cell.expect if isinstance(cell.expect, str) else "same"
     return {
         "same": (-cell.tolerance, cell.tolerance),
-        "lossless": (-cell.tolerance, math.inf),
+        "lossless": (-cell.tolerance, math.inf) if row.higher_is_better else (-math.inf, cell.tolerance),
         "less": (-math.inf, 0.0),
         "more": (0.0, math.inf),
     }[relation]

@@ -30,6 +30,7 @@ import torch
 
 from ...errors import InputError, StateError, message
 from ...files import replacing
+from ..metrics.info import MARGIN
 from ..tasks.catalogue import make_task
 from ..tasks.task import Task
 from ..train.batches import size_of
@@ -68,7 +69,8 @@ class Series:
     seeds: tuple[int, ...]
     equal_steps: bool = True
     """Also train a shorter run beside each run of a method: full data at equal compute."""
-    margin: float = 0.3
+    margin: float | None = None
+    """In the unit of the metric; None for what the task states."""
     level: float = 0.95
     looks: tuple[int, ...] = ()
     """The numbers of seeds at which verdicts were shown."""
@@ -76,7 +78,8 @@ class Series:
     """Learning rates in addition to that of the base."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.margin < math.inf or not 0 < self.level < 1:
+        margin = MARGIN if self.margin is None else self.margin
+        if not 0 < margin < math.inf or not 0 < self.level < 1:
             got = f"{self.margin} and {self.level}"
             raise InputError(message("a margin above 0 and a level in (0, 1)", got, "0.3 and 0.95 are common."))
         self.settings()  # refuses unknown methods now

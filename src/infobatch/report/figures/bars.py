@@ -16,12 +16,13 @@ from .figure import (
     Key,
     csv_link,
     format_value,
+    is_drawn,
     label_styles,
-    lowest_drawn,
     metric_name,
     patch,
     signed,
     with_interval,
+    worst_drawn,
 )
 from .svg import MUTED, PARTS, Plot, Tip, clip, short_ticks
 
@@ -86,31 +87,37 @@ class Rows(Plot):
 def difference(study: Study) -> Figure | None:
     """Draw each method's paired difference to full data with its interval, and the margin."""
     styles, margin, other = label_styles(study), study.comparison.margin, study.comparison.against or "full data"
+    info = study.comparison.metric_info
     rows = [(row, row.difference) for row in study.comparison.rows if row.difference is not None]
     if not rows:
         return None
-    floor = lowest_drawn([0.0, *(one.mean for _, one in rows)])
-    near = [one for _, one in rows if one.mean >= floor]
+    worst = worst_drawn([0.0, *(one.mean for _, one in rows)], info)
+    near = [one for _, one in rows if is_drawn(one.mean, worst, info)]
     scaled = [one for one in near if one.n > 2] or near  # intervals of two seeds would dwarf all others
     ends = [end for one in scaled for end in (one.low, one.high) if end is not None] + [one.mean for one in near]
-    low, high = min(-2 * margin, *ends), max(margin, *ends)
+    edge = info.gain(-margin)
+    low, high = min(2 * edge, -edge, *ends), max(2 * edge, -edge, *ends)
     pad = 0.05 * (high - low)
     plot = Rows(len(rows))
-    plot.scale(low - pad, high + pad, f"points of {metric_name(study)}")
-    plot.axes.axvspan(-margin, high + pad, color=PARTS[5], alpha=0.25, linewidth=0)
+    unit = f"{info.scale} of {metric_name(study)}" if info.scale else metric_name(study)
+    plot.scale(low - pad, high + pad, unit if info.higher_is_better else f"{unit}, {info.direction}")
+    far = high + pad if info.higher_is_better else low - pad
+    plot.axes.axvspan(edge, far, color=PARTS[5], alpha=0.25, linewidth=0)
     plot.axes.axvline(0, color=MUTED, linewidth=1)
-    plot.axes.axvline(-margin, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+    plot.axes.axvline(edge, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
     for place, (row, one) in enumerate(rows):
         style, y = styles[row.label], plot.middle(place)
         if one.low is not None and one.high is not None:
             plot.axes.plot([one.low, one.high], [y, y], color=style.colour, linewidth=2.4)
         plot.axes.plot([one.mean], [y], style.marker, color=style.colour, markersize=7)
         seeds = f"{one.n} {'pair' if one.n == 1 else 'pairs'} of runs"
+        arrow = "\N{LEFTWARDS ARROW}" if info.higher_is_better else "\N{RIGHTWARDS ARROW}"
+        text = with_interval(one.mean, one.low, one.high, info.places)
         plot.row(
             place,
             row.label,
-            "" if one.mean >= floor else f"\N{LEFTWARDS ARROW} {signed(one.mean)}",
-            lines=[(style.colour, with_interval(one.mean, one.low, one.high)), (None, row.verdict.text), (None, seeds)],
+            "" if one in near else f"{arrow} {signed(one.mean, info.places)}",
+            lines=[(style.colour, text), (None, row.verdict.text), (None, seeds)],
         )
     return Figure(
         "difference",
@@ -118,7 +125,7 @@ def difference(study: Study) -> Figure | None:
         plot.svg("difference", f"Paired difference to {other} of {len(rows)} labels, with intervals"),
         "The dot is the mean over pairs of runs with the same seed, and the line is its "
         f"{percent(study.comparison.interval_level)} interval. If the whole line is in the shaded area, the method is "
-        f"{'no worse' if study.comparison.against else 'lossless'} within {margin:g} points."
+        f"{'no worse' if study.comparison.against else 'lossless'} within {info.with_scale(f'{margin:g}')}."
         + (" Lines of two pairs may be cut off at the edge." if len(scaled) < len(near) else "")
         + (" An arrow marks a value outside the figure." if len(near) < len(rows) else ""),
         (),

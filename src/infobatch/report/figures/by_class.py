@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import series
 from ..series import Study
-from .figure import Figure, csv_link, format_value, keys, label_styles, metric_name, signed
+from .figure import Figure, csv_link, difference_text, format_value, keys, label_styles, metric_name, signed
 from .svg import CARD, GRID, MUTED, Plot, Tip, clip
 
 MOST_ROWS = 20
@@ -41,7 +41,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
             "samples, so single classes change by chance."
         )
         title = f"Change of {metric_name(study)} per class"
-        figures.append(_rows(study, "class-change", title, "points", names, change, caption))
+        figures.append(_rows(study, "class-change", title, difference_text(study), names, change, caption))
     both = [label for label in saving if label in change]
     if both and len(names) >= 5:
         figures.append(_against(study, names, {label: saving[label] for label in both}, change))
@@ -50,6 +50,7 @@ def by_class(study: Study) -> tuple[list[Figure], list[str]]:
 
 def _rows(study: Study, key: str, title: str, unit: str, names: list[str], values: ByClass, caption: str) -> Figure:
     styles, lead, change = label_styles(study), next(iter(values)), key == "class-change"
+    places = study.comparison.metric_info.places if change else 2
     known = [place for place in range(len(names)) if any(found[place] is not None for found in values.values())]
     shown = sorted(known, key=lambda place: (values[lead][place] or (0.0,))[0])
     if len(shown) > MOST_ROWS:
@@ -80,7 +81,7 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
         texts = [
             (
                 styles[label].colour,
-                f"{clip(label, 22)} {signed(one[0]) if change else format_value('{:.2f}', one[0])} ± {one[1]:.2f}",
+                f"{clip(label, 22)} {_value(one[0], places, change)} ± {one[1]:.{places}f}",
             )
             for label, found in values.items()
             if (one := found[place]) is not None
@@ -101,10 +102,17 @@ def _rows(study: Study, key: str, title: str, unit: str, names: list[str], value
     )
 
 
+def _value(value: float, places: int, change: bool) -> str:
+    return signed(value, places) if change else format_value("{:.2f}", value)
+
+
 def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -> Figure:
     styles, plot = label_styles(study), Plot()
     table: list[tuple[str, str, float, float]] = []
-    caption = "One dot per class. A slope would mean that classes lose accuracy where they are pruned."
+    info, unit = study.comparison.metric_info, f"change of {metric_name(study)}"
+    caption = f"One dot per class. A slope would mean that classes lose {metric_name(study)} where they are pruned."
+    if not info.higher_is_better:
+        caption = f"One dot per class; {info.direction}. A slope would mean that it depends on how much is pruned."
     drawn = []
     for label in saving:
         dots = [
@@ -121,12 +129,12 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
         at = [dot[2] for dot in dots], [dot[3] for dot in dots]
         plot.axes.plot(*at, style.marker, color=style.colour, markersize=6.5, markeredgecolor=CARD)
     plot.axes.axhline(0, color=MUTED, linewidth=1)
-    plot.name(f"change of {metric_name(study)}, points", "% of the class pruned")
+    plot.name(f"{unit}, {info.scale}" if info.scale else unit, "% of the class pruned")
     plot.axes.margins(0.06, 0.1)
     plot.fit_left()
     for label, name, saved, moved in drawn:
         x, y = plot.pixels(saved, moved)
-        text = f"{clip(label, 22)} {format_value('{:.1f} %', saved)}, {signed(moved)}"
+        text = f"{clip(label, 22)} {format_value('{:.1f} %', saved)}, {signed(moved, info.places)}"
         plot.tips.append(Tip(x - 5, y - 5, 10, 10, name, ((styles[label].colour, text),)))
     return Figure(
         "class-both",
@@ -134,5 +142,5 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
         plot.svg("class-both", f"Change of {metric_name(study)} against saving, one dot per class"),
         caption,
         keys(styles, saving),
-        csv_link(["method", "class", "% pruned", "change, points"], table),
+        csv_link(["method", "class", "% pruned", f"change, {difference_text(study)}"], table),
     )

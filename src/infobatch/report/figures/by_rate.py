@@ -17,11 +17,13 @@ from .figure import (
     Figure,
     Key,
     csv_link,
-    lowest_drawn,
+    is_drawn,
     mean_over_seeds,
     metric_name,
     metric_text,
+    outside,
     swatch,
+    worst_drawn,
 )
 from .svg import CARD, INK, LINES, MUTED, Plot, Style, Tip, clip
 
@@ -32,10 +34,12 @@ def by_rate(study: Study) -> Figure | None:
     lines = study.best.by_rate
     styles = {name: _look(name, place) for place, name in enumerate(sorted(lines, key=_last_controls))}
     points = [point for line in lines.values() for point in line]
-    top, floor = max(one.mean for one in points), lowest_drawn([one.mean for one in points])
+    info = study.comparison.metric_info
+    worst = worst_drawn([one.mean for one in points], info)
+    means = [one.mean for one in points if is_drawn(one.mean, worst, info)]
     plot, picked = Plot(), {one.row.label: one.rate for one in study.best.rows}
     for name, style in styles.items():
-        shown = [one for one in lines[name] if one.mean >= floor]
+        shown = [one for one in lines[name] if is_drawn(one.mean, worst, info)]
         for piece in same_seeds([_seeds(study, name, one) for one in shown]):
             joined = shown[piece]
             plot.axes.errorbar(
@@ -49,26 +53,26 @@ def by_rate(study: Study) -> Figure | None:
     plot.axes.xaxis.set_major_locator(FixedLocator(rates))
     plot.axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
     plot.axes.xaxis.set_minor_locator(NullLocator())
-    pad = 0.12 * (top - floor) or 0.5
-    plot.axes.set_ylim(floor - pad, top + pad)
+    pad = 0.12 * (max(means) - min(means)) or 0.5
+    plot.axes.set_ylim(min(means) - pad, max(means) + pad)
     plot.axes.margins(x=0.08)
     plot.fit_left()
     for name, style in styles.items():
         for one in lines[name]:
-            if one.mean >= floor:
+            if is_drawn(one.mean, worst, info):
                 x, y = plot.pixels(one.rate, one.mean)
-                text = mean_over_seeds(one.mean, one.std, one.n)
+                text = mean_over_seeds(one.mean, one.std, one.n, info.places)
                 best = ((None, "its best rate"),) if picked.get(name) == one.rate else ()
                 lines_shown = ((style.colour, text), (None, f"at {one.rate:g}"), *best)
                 plot.tips.append(Tip(x - 9, y - 9, 18, 18, name, lines_shown))
-    below = [f"{clip(name, 30)} at {one.rate:g}" for name in styles for one in lines[name] if one.mean < floor]
+    gone = [(name, one.rate) for name in styles for one in lines[name] if not is_drawn(one.mean, worst, info)]
     return Figure(
         "rates",
         f"{metric_name(study).capitalize()} over the learning rate",
         plot.svg("rates", f"{metric_text(study)} of {len(lines)} labels over {len(rates)} learning rates"),
         "At a single learning rate a method may look better or worse than it is. Bars show one standard deviation over "
         "seeds; points over different seeds are not joined."
-        + (f" Below the figure: {', '.join(below)}." if below else ""),
+        + outside([f"{clip(name, 30)} at {rate:g}" for name, rate in gone], info),
         tuple(Key(swatch(style), f"{name}, {_counted(lines[name])}") for name, style in styles.items()),
         csv_link(
             ["method", "learning rate", metric_text(study), "std", "n"],

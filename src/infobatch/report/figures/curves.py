@@ -8,7 +8,19 @@ from dataclasses import dataclass
 
 from .. import series
 from ..series import Curve, Study
-from .figure import Figure, Key, bounds, csv_link, format_value, label_styles, metric_name, metric_text, swatch
+from .figure import (
+    Figure,
+    Key,
+    bounds,
+    csv_link,
+    difference_text,
+    format_value,
+    label_styles,
+    metric_form,
+    metric_name,
+    metric_text,
+    swatch,
+)
 from .svg import MUTED, Drawn, Plot, draw_lines, short_ticks
 
 Source = Callable[[Study, str], Curve]
@@ -45,23 +57,24 @@ def draw(study: Study, *names: str) -> list[Figure | None]:
 
 def _curve_figures(study: Study) -> list[CurveFigure]:
     unit, name, positive = metric_text(study), metric_name(study), (0.0, math.inf)
+    form = metric_form(study)
     band = " Lines show means over seeds, bands one standard deviation."
     cut = " The first fifth, and wide bands in the first half, may be outside the frame."
     return [
         CurveFigure(
             "metric-epochs", f"{name.capitalize()} by epoch", series.all_of(series.fact("metric")), unit,
-            "After each epoch." + cut + band, late=0.2, bounds=bounds(study),
+            "After each epoch." + cut + band, form=form, late=0.2, bounds=bounds(study),
         ),
         CurveFigure(
             "metric-samples", f"{name.capitalize()} by samples seen",
             series.all_of(series.fact("metric"), by_samples=True), unit,
             "The same against samples: at the same position, all have trained on the same number of them." + band,
-            by_samples=True, late=0.2, bounds=bounds(study),
+            form=form, by_samples=True, late=0.2, bounds=bounds(study),
         ),
         CurveFigure(
-            "gap", "Difference to full data, by epoch", series.gap("metric"), "points",
+            "gap", "Difference to full data, by epoch", series.gap("metric"), difference_text(study),
             "With the same seed, after the same number of epochs. The first half may be outside the frame." + band,
-            form="{:+.2f}", late=0.5, level=0.0,
+            form=form.replace(":", ":+"), late=0.5, level=0.0,
         ),
         CurveFigure(
             "test-loss", "Test loss", series.all_of(series.fact("test_loss")), "test loss",

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...lab.format import format_number
+from ...lab.metrics.info import PERCENT, MetricInfo
 from ...lab.runs.fields import number
 from ..series import Study
 from .svg import INK, LINES, MUTED, VARIABLES, Style, clip
@@ -64,14 +65,25 @@ def metric_text(study: Study) -> str:
     return clip(study.comparison.metric, 40)
 
 
+def metric_form(study: Study) -> str:
+    """Return the format of a value of the metric."""
+    return f"{{:.{study.comparison.metric_info.places}f}}"
+
+
+def difference_text(study: Study) -> str:
+    """Return what differences of the metric are counted in, for an axis."""
+    info = study.comparison.metric_info
+    return clip(info.scale or info.name, 40)
+
+
 def bounds(study: Study) -> tuple[float, float]:
     """Return the range of the metric: 0 to 100 for a percentage, otherwise unbounded."""
-    return (0.0, 100.0) if "%" in study.comparison.metric else (-math.inf, math.inf)
+    return (0.0, 100.0) if study.comparison.metric_info.unit == PERCENT else (-math.inf, math.inf)
 
 
 def metric_name(study: Study) -> str:
     """Return the metric without its unit: "accuracy" for "accuracy, %"."""
-    return metric_text(study).partition(",")[0]
+    return clip(study.comparison.metric_info.name, 40)
 
 
 FAR = 30
@@ -93,6 +105,26 @@ def lowest_drawn(values: Sequence[float]) -> float:
     return min(one for one in values if one >= top - FAR * usual)
 
 
+def worst_drawn(values: Sequence[float], info: MetricInfo) -> float:
+    """Return the worst value to draw: the lowest, or the highest where lower is better.
+
+    >>> worst_drawn([1.0, 1.2, 900.0], MetricInfo("perplexity", "", higher_is_better=False, margin=0.1))
+    1.2
+    """
+    return info.gain(lowest_drawn([info.gain(one) for one in values]))
+
+
+def is_drawn(value: float, worst: float, info: MetricInfo) -> bool:
+    """True if a value is no worse than the worst one drawn."""
+    return info.gain(value) >= info.gain(worst)
+
+
+def outside(labels: Sequence[str], info: MetricInfo) -> str:
+    """Say which values are not drawn; empty if all are."""
+    side = "Below" if info.higher_is_better else "Above"
+    return f" {side} the figure: {', '.join(labels)}." if labels else ""
+
+
 def signed(value: float, places: int = 2) -> str:
     """Format a number with its sign.
 
@@ -111,33 +143,33 @@ def format_value(form: str, value: float) -> str:
     return format_number(form, value).replace("-", "\N{MINUS SIGN}")
 
 
-def interval_text(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None, high: float | None, places: int = 2) -> str:
     """Format an interval; empty if there is none."""
-    return "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return "" if low is None or high is None else f"{signed(low, places)} to {signed(high, places)}"
 
 
-def with_interval(middle: float, low: float | None, high: float | None) -> str:
+def with_interval(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
     """Format a number with its interval.
 
     >>> with_interval(0.5, 0.25, 0.75), with_interval(0.5, None, None)
     ('+0.50 (+0.25 to +0.75)', '+0.50')
     """
-    ends = interval_text(low, high)
-    return f"{signed(middle)} ({ends})" if ends else signed(middle)
+    ends = interval_text(low, high, places)
+    return f"{signed(middle, places)} ({ends})" if ends else signed(middle, places)
 
 
-def mean_and_std(mean: float | None, std: float | None) -> str:
+def mean_and_std(mean: float | None, std: float | None, places: int = 2) -> str:
     """Format a mean with its standard deviation; empty if there is none."""
-    return "" if mean is None else f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+    return "" if mean is None else f"{mean:.{places}f}" + ("" if std is None else f" ± {std:.{places}f}")
 
 
-def mean_over_seeds(mean: float, std: float, n: int) -> str:
+def mean_over_seeds(mean: float, std: float, n: int, places: int = 2) -> str:
     """Format a mean over seeds with its standard deviation.
 
     >>> mean_over_seeds(90.123, 0.25, 3), mean_over_seeds(90.123, 0.0, 1)
     ('90.12 ± 0.25, n = 3', '90.12, n = 1')
     """
-    return f"{mean_and_std(mean, std if n > 1 else None)}, n = {n}"
+    return f"{mean_and_std(mean, std if n > 1 else None, places)}, n = {n}"
 
 
 def csv_link(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -31,7 +31,7 @@ def within(row: CellOutcome) -> tuple[float, float]:
     """Return the range that must contain the whole interval to count as reproduced; infinite if there is none."""
     if row.wanted is None and row.cell.expect is None:
         return -math.inf, math.inf
-    bottom, top = edges(row.cell)
+    bottom, top = edges(row)
     return (row.wanted or 0.0) + bottom, (row.wanted or 0.0) + top
 
 
