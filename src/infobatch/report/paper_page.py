@@ -179,7 +179,7 @@ def _line(row: CellOutcome, target: Path) -> Line:
         saved="" if row.saved is None else format_value("{:.1f} %", row.saved),
         paper_saved="" if cell.saved is None else f"{cell.saved:.1f} %",
         difference=_apart(cell, row.compared),
-        interval=interval_text(row.low, row.high) if cell.against else "",
+        interval=interval_text(row.low, row.high, cell.places) if cell.against else "",
         paper_difference=_apart(cell, row.wanted),
         status=row.status,
         why=row.why,
@@ -201,7 +201,7 @@ def _with_spread(text: str, spread: float | None) -> str:
 def _apart(cell: Cell, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{format_value('{:.3g}', value)} times" if cell.compare == "factor" else signed(value)
+    return f"{format_value('{:.3g}', value)} times" if cell.compare == "factor" else signed(value, cell.places)
 
 
 # ---- beyond the papers -----------------------------------------------------------------------------------

@@ -259,3 +259,22 @@ def test_the_number_pruned_by_epoch() -> None:
     done = replace(run(Settings(), 90.0), epochs=[{"saved": share} for share in saved])
     assert VALUES["saved_early"](done) == pytest.approx(9.0)
     assert VALUES["saved_middle"](done) == VALUES["saved_late"](done) == pytest.approx(40.0)
+
+
+def test_lossless_bounds_a_metric_from_above_where_lower_is_better(tmp_path: Path) -> None:
+    recipe = small(tmp_path, SMALL.replace("tolerance = 0.5", "tolerance = 0.05"))
+    info = {"name": "perplexity", "unit": "", "higher_is_better": False, "margin": 0.05}
+    for values, status in (
+        ([11.0, 11.1, 11.21], "reproduced"),
+        ([12.02, 12.12, 12.221], "reproduced"),
+        ([13.0, 13.1, 13.21], "not reproduced"),
+    ):
+        runs = made(recipe, full=[12.0, 12.1, 12.2], at_least_as_good=values)
+        told = [replace(run, start={**run.start, "metric": "perplexity", "metric_info": info}) for run in runs]
+        found = row(outcome(recipe, told), "at least as good")
+        assert found.status == status
+        assert found.plain()["higher_is_better"] is False
+    assert "difference to full 1.003 (" in found.why  # with the decimals of the tolerance
+    hours = SMALL.replace('expect = "lossless"', 'expect = "lossless"\nof = "saved"')
+    turned = row(outcome(small(tmp_path, hours), told), "at least as good")
+    assert turned.higher_is_better  # of a saving, more is better whatever was measured

@@ -79,8 +79,8 @@ class MetricInfo:
 
     @property
     def places(self) -> int:
-        """Decimals of a value: one more than the margin needs, and at least two."""
-        return min(MOST_PLACES, max(FEWEST_PLACES, 1 - math.floor(math.log10(self.margin))))
+        """Decimals of a value."""
+        return places_for(self.margin)
 
     def value(self, value: float) -> str:
         """Format a value of the metric, without its unit."""
@@ -101,6 +101,16 @@ class MetricInfo:
     def gain(self, difference: float) -> float:
         """Return a difference so that more is better."""
         return difference if self.higher_is_better else -difference
+
+
+def places_for(margin: float) -> int:
+    """Return how many decimals a value needs: one more than its margin has, and at least two.
+
+    >>> places_for(0.3), places_for(0.003), places_for(math.inf)
+    (2, 4, 2)
+    """
+    first = math.floor(math.log10(margin)) if math.isfinite(margin) else 0
+    return min(MOST_PLACES, max(FEWEST_PLACES, 1 - first))
 
 
 def is_margin(value: Any) -> TypeGuard[float]:

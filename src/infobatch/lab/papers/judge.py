@@ -316,8 +316,9 @@ def _by_points(about: CellOutcome, cell: Cell, other: Cell | None, values: list[
         )
     status = _decide(low - wanted, high - wanted, edges(about))
     what = f"difference to {other.name}" if other else "value"
-    why = f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
-    return replace(about, status=status, why=why if cell.target is None else f"{why}, paper {wanted:.2f}")
+    show = f"{{:.{cell.places}f}}".format
+    why = f"{what} {show(middle)} ({show(low)} to {show(high)})"
+    return replace(about, status=status, why=why if cell.target is None else f"{why}, paper {show(wanted)}")
 
 
 def _direction(run: Run) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from ...errors import InputError, installing, message
 from ..compare.grouping import COST
 from ..format import suggest
+from ..metrics.info import places_for
 from ..train.settings import Settings, with_whole_last
 from .quantities import VALUES
 
@@ -78,6 +79,11 @@ class Cell:
     def target(self) -> float | None:
         """The number to reach, if there is one."""
         return self.paper if self.paper is not None else self.expect if isinstance(self.expect, float) else None
+
+    @property
+    def places(self) -> int:
+        """Decimals of its differences."""
+        return places_for(self.tolerance)
 
 
 @dataclass(frozen=True)

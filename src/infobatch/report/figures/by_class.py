@@ -129,7 +129,7 @@ def _against(study: Study, names: list[str], saving: ByClass, change: ByClass) -
         at = [dot[2] for dot in dots], [dot[3] for dot in dots]
         plot.axes.plot(*at, style.marker, color=style.colour, markersize=6.5, markeredgecolor=CARD)
     plot.axes.axhline(0, color=MUTED, linewidth=1)
-    plot.name(f"{unit}, {info.scale}" if info.scale else unit, "% of the class pruned")
+    plot.name(f"{unit}, {clip(info.scale, 20)}" if info.scale else unit, "% of the class pruned")
     plot.axes.margins(0.06, 0.1)
     plot.fit_left()
     for label, name, saved, moved in drawn:

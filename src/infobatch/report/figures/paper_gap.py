@@ -86,9 +86,9 @@ def _row(plot: Rows, place: int, row: CellOutcome) -> None:
     if row.wanted is not None:
         plot.axes.plot([row.wanted], [y], PAPER.marker, color=PAPER.colour, markersize=6)
     plot.axes.plot([row.compared], [y], OURS.marker, color=OURS.colour, markersize=7)
-    theirs = str(row.cell.expect or "none") if row.wanted is None else signed(row.wanted)
+    theirs = str(row.cell.expect or "none") if row.wanted is None else signed(row.wanted, row.cell.places)
     texts = [
-        (OURS.colour, f"ours {with_interval(row.compared, row.low, row.high)}"),
+        (OURS.colour, f"ours {with_interval(row.compared, row.low, row.high, row.cell.places)}"),
         (PAPER.colour, f"paper {theirs}"),
         (None, row.text),
     ]
