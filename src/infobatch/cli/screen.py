@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from ..lab.compare.naming import name_shorter_run
 from ..lab.format import format_number
-from ..lab.metrics.info import MetricInfo
+from ..lab.metrics.metric_info import MetricInfo
 from ..lab.runs.fields import looking, seconds
 from ..lab.runs.records import Fact, Run, label
 from ..lab.train.loop import Tick

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..lab.compare.naming import SHORTER_RUN, name_rows
 from ..lab.compare.verdicts import NOT_JUDGED
 from ..lab.format import format_number, percent
-from ..lab.metrics.info import MetricInfo
+from ..lab.metrics.metric_info import MetricInfo
 
 if TYPE_CHECKING:
     from ..lab.compare.comparison import Comparison, Row

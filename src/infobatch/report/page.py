@@ -12,7 +12,7 @@ from ..errors import plural
 from ..lab.compare.answer import answers_of, measures_time
 from ..lab.compare.comparison import Row
 from ..lab.format import percent
-from ..lab.metrics.info import MetricInfo
+from ..lab.metrics.metric_info import MetricInfo
 from ..lab.runs.fields import device_of, looking, metric_of, number, seconds, table
 from ..lab.runs.records import Run
 from . import shell

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..format import percent
-from ..metrics.info import MetricInfo
+from ..metrics.metric_info import MetricInfo
 from .naming import SHORTER_RUN, capitalize, name_rows
 from .verdicts import FEWEST, NOT_JUDGED, Difference, Verdict
 

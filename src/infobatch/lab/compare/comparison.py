@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import InputError, message
 from ..format import percent, suggest
-from ..metrics.info import MetricInfo, is_margin
+from ..metrics.metric_info import MetricInfo, is_margin
 from ..runs.fields import compute, looking, mean, metric_of, same_cost_steps, saved, seconds
 from ..runs.records import Run
 from . import caveats

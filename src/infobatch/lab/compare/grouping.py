@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..metrics.info import MetricInfo
+from ..metrics.metric_info import MetricInfo
 from ..runs.fields import metric_of, same_cost_steps
 from ..runs.records import Run, label
 from ..train.method_text import SIEVE

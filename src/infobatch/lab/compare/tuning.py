@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..metrics.info import MetricInfo
+from ..metrics.metric_info import MetricInfo
 from ..runs.fields import mean, metric_of, same_cost_steps
 from ..runs.records import Run
 from .comparison import (

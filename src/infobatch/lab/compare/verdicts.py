@@ -23,7 +23,7 @@ from typing import Literal
 
 from ...errors import InputError, installing, message
 from ..format import percent
-from ..metrics.info import MetricInfo
+from ..metrics.metric_info import MetricInfo
 
 Kind = Literal["baseline", "control", "lossless", "better", "worse", "undecided", "one seed", "failed", "alone"]
 NOT_JUDGED: tuple[Kind, ...] = ("baseline", "control")

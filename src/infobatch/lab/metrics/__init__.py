@@ -1,12 +1,12 @@
 """Metrics of the lab's tasks: ``update(outputs, targets)``, ``compute()`` and ``reset()``, as in torchmetrics."""
 
-from .detection import MeanAveragePrecision
+from .average_precision import MeanAveragePrecision
 from .frechet import FrechetDistance
-from .info import MetricInfo
-from .language import ExactMatch, Perplexity
+from .mean_iou import MeanIoU
+from .mean_score import Accuracy, MeanScore
 from .metric import Metric, Named
-from .scores import Accuracy, MeanScore
-from .segmentation import MeanIoU
+from .metric_info import MetricInfo
+from .perplexity import ExactMatch, Perplexity
 
 __all__ = [
     "Accuracy",

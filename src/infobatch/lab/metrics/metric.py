@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from ...errors import InputError, message
-from .info import MARGIN, PERCENT, MetricInfo, is_margin
+from .metric_info import MARGIN, PERCENT, MetricInfo, is_margin
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..compare.verdicts import of_differences
-from ..metrics.info import MetricInfo
+from ..metrics.metric_info import MetricInfo
 from ..runs.fields import device_of
 from ..runs.records import Run
 from ..train.settings import Settings, without_whole_last

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from ...errors import InputError, installing, message
 from ..compare.grouping import COST
 from ..format import suggest
-from ..metrics.info import places_for
+from ..metrics.metric_info import places_for
 from ..train.settings import Settings, with_whole_last
 from .quantities import VALUES
 

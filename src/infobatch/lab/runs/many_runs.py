@@ -30,7 +30,7 @@ import torch
 
 from ...errors import InputError, StateError, message
 from ...files import replacing
-from ..metrics.info import MARGIN
+from ..metrics.metric_info import MARGIN
 from ..tasks.catalogue import make_task
 from ..tasks.task import Task
 from ..train.batches import size_of

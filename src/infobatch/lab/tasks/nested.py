@@ -1,5 +1,6 @@
 """Inputs and targets: a tensor, or dicts, lists and tuples of tensors, with one row per sample in each.
 
+>>> import torch
 >>> batch = {"mask": torch.arange(4), "boxes": [torch.arange(4) * 10]}
 >>> take(batch, torch.tensor([2, 0]))
 {'mask': tensor([2, 0]), 'boxes': [tensor([20,  0])]}

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 
 from ... import checks
 from ...errors import InputError, message
-from ..metrics.info import MARGIN, MetricInfo, is_margin
+from ..metrics.mean_score import MeanScore, Score, right
 from ..metrics.metric import Metric, check_metric, info_of
-from ..metrics.scores import MeanScore, Score, right
+from ..metrics.metric_info import MARGIN, MetricInfo, is_margin
 from .nested import count_rows, take, tensors_of
 
 Loss = Callable[[Any, Any, float], Any]
@@ -33,6 +33,7 @@ class Arrays:
 
     Either may be a dict or list of tensors, one row per sample in each.
 
+    >>> import torch
     >>> from infobatch.lab.tasks.task import Arrays
     >>> Arrays(torch.zeros(8, 3, 4, 4), {"mask": torch.zeros(8, 4, 4), "depth": torch.zeros(8)})[0][1]["depth"]
     tensor(0.)
@@ -97,6 +98,7 @@ def split_losses(found: Any) -> tuple[Tensor, Tensor | None]:
     Raises:
         InputError: If it is neither a tensor nor a pair of them.
 
+    >>> import torch
     >>> split_losses((torch.ones(2), torch.zeros(2)))
     (tensor([1., 1.]), tensor([0., 0.]))
     """

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...lab.format import format_number
-from ...lab.metrics.info import PERCENT, MetricInfo
+from ...lab.metrics.metric_info import PERCENT, MetricInfo
 from ...lab.runs.fields import number
 from ..series import Study
 from .svg import INK, LINES, MUTED, VARIABLES, Style, clip

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from ... import checks
 from ...errors import InputError, message
-from .info import MARGIN, PERCENT
 from .metric import NothingMeasuredError
+from .metric_info import MARGIN, PERCENT
 
 IGNORE = -100
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError, message
-from .info import MARGIN, PERCENT
 from .metric import NothingMeasuredError
+from .metric_info import MARGIN, PERCENT
 
 THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
 """The overlaps from which a box counts as found."""

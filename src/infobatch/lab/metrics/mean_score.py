@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ... import checks
 from ...errors import InputError, message
-from .info import MARGIN, PERCENT
 from .metric import NothingMeasuredError
+from .metric_info import MARGIN, PERCENT
 
 Score = Callable[[Any, Any], Tensor]
 
