@@ -70,14 +70,17 @@ def test_what_went_wrong_is_outside_on_the_other_side(page: str) -> None:
 
 def test_the_margin_is_shaded_below_its_edge(page: str) -> None:
     """The shaded area reaches from the left edge of the axes to the margin, right of zero."""
-    svg = drawing(page, "difference")
-    paths = [path.get("d") or "" for path in svg.iter("path") if "opacity: 0.25" in (path.get("style") or "")]
-    assert len(paths) == 1
-    numbers = [float(word) for word in paths[0].replace("M", " ").replace("L", " ").replace("z", " ").split()]
-    xs = numbers[::2]
-    width = float((svg.get("viewBox") or "0 0 0 0").split()[2])
-    assert min(xs) < 0.1 * width
-    assert max(xs) < 0.9 * width
+
+    def across(style: str) -> list[float]:
+        """The places on the x axis of the one path with this in its style."""
+        (path,) = (each for each in drawing(page, "difference").iter("path") if style in (each.get("style") or ""))
+        words = (path.get("d") or "").replace("M", " ").replace("L", " ").replace("z", " ").split()
+        return sorted({float(word) for word in words[::2]})
+
+    left, edge = across("opacity: 0.25")
+    assert across("stroke-dasharray: 3,3") == [edge]
+    (zero,) = across("stroke: var(--muted); stroke-linecap: round")
+    assert left < zero < edge
 
 
 def test_a_frontier_of_costs_runs_down_where_lower_is_better() -> None:

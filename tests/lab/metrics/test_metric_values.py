@@ -115,7 +115,7 @@ def test_scores_of_targets_that_are_no_classes_have_no_classes() -> None:
         metric.update(torch.ones(4), {"least": torch.zeros(3)[:, None].expand(3, 4)})
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_the_frechet_distance_is_that_of_its_formula(offset: float) -> None:
     ours, theirs = drawn(50, 6).double() + offset, 0.5 * drawn(50, 6, seed=1).double() @ drawn(6, 6, seed=2).double()
     theirs += offset + 0.3
@@ -126,7 +126,7 @@ def test_the_frechet_distance_is_that_of_its_formula(offset: float) -> None:
     root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
     between = np.sqrt(np.linalg.eigvalsh(root @ d @ root)).sum()
     expected = ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(c) + np.trace(d) - 2 * between
-    assert metric.compute() == pytest.approx(expected, rel=1e-6)
+    assert metric.compute() == pytest.approx(expected, rel=1e-5)
 
 
 def test_features_are_taken_on_both_sides() -> None:

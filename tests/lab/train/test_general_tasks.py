@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from infobatch.errors import InputError
 from infobatch.lab.metrics import Accuracy, MeanIoU, MeanScore, Named
 from infobatch.lab.runs.records import Fact
-from infobatch.lab.tasks.task import Arrays, Task, known_losses, split_losses
+from infobatch.lab.tasks.task import Arrays, Task, confidence_in_class, known_losses, split_losses
 from infobatch.lab.train import loop
 from infobatch.lab.train.settings import Settings
 
@@ -202,11 +202,12 @@ def test_the_best_survives_a_pause(tmp_path: Path) -> None:
 def test_a_metric_of_torchmetrics_works_as_it_is() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     theirs = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
+    theirs.update(torch.eye(3), torch.tensor([0, 0, 0]))
     ours = facts()
     told = facts(made(metric=theirs, margin=0.003))
     assert told[-1]["metric"] == pytest.approx(ours[-1]["metric"] / 100)
     assert told[0]["metric_info"]["margin"] == 0.003
-    assert theirs._update_count == 0  # each run measures with a copy
+    assert float(theirs.compute()) == pytest.approx(1 / 3)  # each run measures with a copy
     with pytest.raises(InputError, match="margin above 0 for the metric MulticlassAccuracy"):
         made(metric=theirs)
 
@@ -231,10 +232,30 @@ def test_metrics_that_cannot_be_right_are_refused_before_anything_is_trained() -
 def test_a_test_set_in_which_nothing_counts_has_no_value() -> None:
     task = masks()
     assert isinstance(task.test, Arrays)
-    hollow = task.test.labels.clone()
-    hollow[:64] = IGNORED
+    hollow = torch.full_like(task.test.labels, IGNORED)
+    nothing = Arrays(task.test.inputs, hollow)
     with pytest.raises(InputError, match="a pixel to measure"):
-        trained(replace(task, test=Arrays(task.test.inputs, hollow)), method="full", epochs=1)
+        trained(replace(task, test=nothing), method="full", epochs=1)
+    images = torch.cat([nothing.inputs.repeat(4, 1, 1, 1), task.test.inputs])
+    late = Arrays(images, torch.cat([hollow.repeat(4, 1, 1), task.test.labels]))  # of the first 64, nothing counts
+    told = [trained(replace(task, test=test), method="full", epochs=1)[-1] for test in (late, task.test)]
+    assert told[0]["metric"] == told[1]["metric"]
+    assert told[0]["test_loss"] == pytest.approx(told[1]["test_loss"])
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_every_batch_of_a_test_set_counts(in_memory: bool) -> None:
+    inputs = torch.randn(2100, 4, generator=torch.Generator().manual_seed(0))
+    test = Arrays(inputs, (inputs[:, 0] > 0).long())
+    train = Arrays(inputs[:40], test.labels[:40])
+    task = Task("many", train, test if in_memory else as_data_set(test), ("no", "yes"))
+    training = finished(Settings.of({**QUICK, "method": "full", "epochs": 2}), task)
+    with torch.no_grad():
+        hits = training.model.eval()(inputs).argmax(1) == test.labels
+    told = training.test()
+    assert told["metric"] == pytest.approx(100 * hits.double().mean().item())
+    each = [100 * hits[test.labels == label].double().mean().item() for label in (0, 1)]
+    assert told["class_metric"] == pytest.approx(each, abs=1e-4)
 
 
 # ---- losses with scores ------------------------------------------------------------------------------------------
@@ -248,9 +269,10 @@ def test_scores_that_a_loss_returns_are_the_ones_recorded(method: str) -> None:
 
     task = made(loss=scored)
     training = loop.Training(Settings.of({**QUICK, "method": method}), task)
-    for _ in range(2):
+    for _ in range(3):
         training.epoch(lambda: False)
     training.train_data.plan()
+    assert training.observed > 0 or method != "kakurenbo"
     scores, labels = training.train_data.scores, task.train.labels  # type: ignore[union-attr]
     for label in (0, 2):
         found = scores[labels == label]
@@ -272,8 +294,11 @@ def test_a_test_loss_leaves_out_what_is_unknown() -> None:
 
 
 def test_confidences_are_the_tasks_own() -> None:
+    def untrained(*given: Any) -> Tensor:
+        raise AssertionError("a step was made")
+
     with pytest.raises(InputError, match=r"one class per sample.*confidence=function"):
-        trained(masks(), method="kakurenbo")
+        trained(masks(loss=untrained), method="kakurenbo")
     seen = []
 
     def confidence(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -290,6 +315,21 @@ def test_confidences_are_the_tasks_own() -> None:
     own = facts(made(confidence=in_class), method="kakurenbo")
     assert own[-1]["samples"] == usual[-1]["samples"]
     assert own[-1]["test_loss"] == pytest.approx(usual[-1]["test_loss"], rel=1e-3)
+
+
+def test_the_usual_confidence_is_that_in_the_class_or_in_the_classes_of_a_mixture() -> None:
+    outputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    labels, shares = torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1.0, 0.7, 0.5, 0.0, 0.2])
+    hard, soft = torch.eye(3)[labels], torch.eye(3)[labels.flip(0)]
+    mixture = shares[:, None] * hard + (1 - shares[:, None]) * soft
+    for row in range(5):
+        odds = [float(value) for value in outputs[row].exp()]
+        in_class = [one / sum(odds) for one in odds]
+        expected = in_class[labels[row]]
+        other = in_class[labels.flip(0)[row]]
+        assert float(confidence_in_class(outputs, labels)[row]) == pytest.approx(expected)
+        mean = float(shares[row]) * expected + (1 - float(shares[row])) * other
+        assert float(confidence_in_class(outputs, mixture)[row]) == pytest.approx(mean)
 
 
 # ---- augmentation ------------------------------------------------------------------------------------------------

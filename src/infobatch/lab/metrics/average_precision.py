@@ -37,7 +37,8 @@ class MeanAveragePrecision:
 
     Detections and targets are one dict per image, or one dict of padded tensors per batch: ``boxes`` [N, n, 4] as
     (left, top, right, bottom), ``labels`` [N, n], and for detections ``scores`` [N, n]. Rows with a negative label are
-    padding. There are no crowds, and areas are not told apart.
+    padding. There are no crowds, and areas are not told apart. Recalls are compared exactly; pycocotools rounds them,
+    so that its values may differ by a few hundredths of a point.
 
     Args:
         thresholds: The overlaps from which a box counts as found.
