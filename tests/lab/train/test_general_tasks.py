@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from infobatch import adapters
 from infobatch.errors import InputError
 from infobatch.lab.metrics import Accuracy, MeanIoU, MeanScore, Named
 from infobatch.lab.runs.records import Fact
@@ -288,6 +289,16 @@ def test_a_test_loss_leaves_out_what_is_unknown() -> None:
     assert known_losses(losses, None) is losses
     with pytest.raises(InputError, match=r"a tensor, or \(loss, score\).*got list"):
         split_losses([1.0])
+
+
+@pytest.mark.parametrize("method", ["infobatch", "sieve.hardest:look=own,keep=0.5", "sieve.lot:net=task,keep=0.5"])
+def test_an_adapter_plugs_in(method: str) -> None:
+    def loss(outputs: Tensor, targets: Tensor, _: float) -> Any:
+        return adapters.segmentation_loss(outputs, targets, ignore_index=IGNORED)
+
+    told = trained(masks(loss=loss), method=method, epochs=12)
+    assert told[-1]["metric"] > 60
+    assert told[-1]["saved"] > 0.1
 
 
 # ---- confidence --------------------------------------------------------------------------------------------------
