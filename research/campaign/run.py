@@ -30,6 +30,7 @@ import torch.multiprocessing as mp
 from wanted import QUEUES, TINY
 
 from infobatch.errors import InfoBatchError, InputError, message
+from infobatch.lab.metrics import MetricInfo
 from infobatch.lab.runs import records
 from infobatch.lab.tasks.catalogue import make_task
 from infobatch.lab.train import loop as training
@@ -64,8 +65,9 @@ def compact(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     dropped = ("class_size", "class_kept", "class_metric", "classes", "source")
     start, end = ({key: value for key, value in facts[at].items() if key not in dropped} for at in (0, -1))
     end["kept_by_epoch"] = [fact["kept"] for fact in epochs]
+    places = MetricInfo.of_record(start).places + 1
     end["metric_by_epoch"] = {
-        str(fact["epoch"]): round(fact["metric"], 3) for fact in epochs if fact["metric"] is not None
+        str(fact["epoch"]): round(fact["metric"], places) for fact in epochs if fact["metric"] is not None
     }
     return [start, end]
 

@@ -102,6 +102,8 @@ def test_no_value_has_bounds_unless_it_is_a_percentage(runs: list[Run]) -> None:
     study = Study.of(share)
     assert figure.bounds(study) == (0.0, 100.0)
     assert figure.difference_text(study) == "points"
+    assert figure.metric_title(study) == "Mean IoU"
+    assert figure.metric_title(Study.of([measured(one, MetricInfo("mAP", "%"), 0.5) for one in runs])) == "mAP"
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -19,7 +19,16 @@ from . import shell
 from .figures import bars, curves, svg
 from .figures.by_class import by_class
 from .figures.by_rate import by_rate
-from .figures.figure import Figure, format_value, interval_text, label_styles, mean_and_std, metric_name, signed, swatch
+from .figures.figure import (
+    Figure,
+    format_value,
+    interval_text,
+    label_styles,
+    mean_and_std,
+    metric_title,
+    signed,
+    swatch,
+)
 from .figures.frontier import frontier
 from .figures.losses import distributions
 from .gallery import MOST_LABELS, Gallery, galleries
@@ -91,7 +100,7 @@ def _sections(study: Study) -> list[Section]:
     return [
         _section(
             "cost",
-            f"{metric_name(study).capitalize()} against cost",
+            f"{metric_title(study)} against cost",
             "What each method reaches, and what it costs.",
             [by_rate(study), bars.difference(study), frontier(study, "compute"), frontier(study, "time")],
             "No run has finished with a metric yet.",

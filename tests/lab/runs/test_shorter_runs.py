@@ -44,7 +44,10 @@ def test_what_a_run_cost(samples: int, full: int, steps: int, looking: float | N
         assert cost["same_cost_steps"] == steps
     else:
         assert cost["same_cost_steps"] >= 1
-        assert abs(cost["same_cost_steps"] / steps - cost["compute"]) <= max(0.5, 1 - cost["compute"] * steps) / steps + 1e-9
+        assert (
+            abs(cost["same_cost_steps"] / steps - cost["compute"])
+            <= max(0.5, 1 - cost["compute"] * steps) / steps + 1e-9
+        )
     run = recorded("sieve.hardest", samples=samples, **cost)
     assert fields.looking(run) == looking
     assert fields.compute(run, None) == pytest.approx(cost["compute"])

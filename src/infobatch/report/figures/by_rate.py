@@ -19,8 +19,8 @@ from .figure import (
     csv_link,
     is_drawn,
     mean_over_seeds,
-    metric_name,
     metric_text,
+    metric_title,
     outside,
     swatch,
     worst_drawn,
@@ -68,7 +68,7 @@ def by_rate(study: Study) -> Figure | None:
     gone = [(name, one.rate) for name in styles for one in lines[name] if not is_drawn(one.mean, worst, info)]
     return Figure(
         "rates",
-        f"{metric_name(study).capitalize()} over the learning rate",
+        f"{metric_title(study)} over the learning rate",
         plot.svg("rates", f"{metric_text(study)} of {len(lines)} labels over {len(rates)} learning rates"),
         "At a single learning rate a method may look better or worse than it is. Bars show one standard deviation over "
         "seeds; points over different seeds are not joined."

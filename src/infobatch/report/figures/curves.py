@@ -17,8 +17,8 @@ from .figure import (
     format_value,
     label_styles,
     metric_form,
-    metric_name,
     metric_text,
+    metric_title,
     swatch,
 )
 from .svg import MUTED, Drawn, Plot, draw_lines, short_ticks
@@ -56,17 +56,16 @@ def draw(study: Study, *names: str) -> list[Figure | None]:
 
 
 def _curve_figures(study: Study) -> list[CurveFigure]:
-    unit, name, positive = metric_text(study), metric_name(study), (0.0, math.inf)
-    form = metric_form(study)
+    unit, form, positive = metric_text(study), metric_form(study), (0.0, math.inf)
     band = " Lines show means over seeds, bands one standard deviation."
     cut = " The first fifth, and wide bands in the first half, may be outside the frame."
     return [
         CurveFigure(
-            "metric-epochs", f"{name.capitalize()} by epoch", series.all_of(series.fact("metric")), unit,
+            "metric-epochs", f"{metric_title(study)} by epoch", series.all_of(series.fact("metric")), unit,
             "After each epoch." + cut + band, form=form, late=0.2, bounds=bounds(study),
         ),
         CurveFigure(
-            "metric-samples", f"{name.capitalize()} by samples seen",
+            "metric-samples", f"{metric_title(study)} by samples seen",
             series.all_of(series.fact("metric"), by_samples=True), unit,
             "The same against samples: at the same position, all have trained on the same number of them." + band,
             form=form, by_samples=True, late=0.2, bounds=bounds(study),

@@ -86,6 +86,12 @@ def metric_name(study: Study) -> str:
     return clip(study.comparison.metric_info.name, 40)
 
 
+def metric_title(study: Study) -> str:
+    """Return the name of the metric as a title begins: "Mean IoU", but "mAP" stays as it is."""
+    name = metric_name(study)
+    return name[:1].upper() + name[1:] if name[1:2].islower() or len(name) == 1 else name
+
+
 FAR = 30
 """A value this many times further from the best than the median is not drawn: it would flatten all others."""
 

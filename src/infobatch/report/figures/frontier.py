@@ -17,6 +17,7 @@ from .figure import (
     mean_over_seeds,
     metric_name,
     metric_text,
+    metric_title,
     outside,
     worst_drawn,
 )
@@ -83,7 +84,7 @@ def frontier(study: Study, by: Literal["compute", "time"]) -> Figure | None:
         plot.tips.append(Tip(x - 11, y - 11, 22, 22, one.label, ((styles[one.label].colour, text), (None, cost))))
     return Figure(
         f"frontier-{by}",
-        f"{metric_name(study).capitalize()} against {by}",
+        f"{metric_title(study)} against {by}",
         plot.svg(f"frontier-{by}", f"{metric_text(study)} of {len(points)} labels against {unit}"),
         f"{upward} and to the left is better. {_describe_compute(study) if by == 'compute' else ''}"
         f"Bars show one standard deviation over seeds. {_best_in_words(study, ahead)}"
