@@ -21,6 +21,7 @@ from infobatch import adapters
 from infobatch.errors import InputError
 from infobatch.lab.metrics import Accuracy, MeanIoU, MeanScore, Named
 from infobatch.lab.runs.records import Fact
+from infobatch.lab.runs.runner import train_one
 from infobatch.lab.tasks.task import Arrays, Task, confidence_in_class, known_losses, split_losses
 from infobatch.lab.train import loop
 from infobatch.lab.train.settings import Settings
@@ -198,6 +199,15 @@ def test_the_best_survives_a_pause(tmp_path: Path) -> None:
     assert told[-1]["kind"] == "pause"
     told = list(loop.run(settings, task=task, keep=tmp_path / "c.pt", resume=True))
     assert told[-1]["best"] == facts(task)[-1]["best"]
+
+
+def test_a_run_goes_on_with_the_metric_it_began_with(tmp_path: Path) -> None:
+    settings, calls = Settings.of(QUICK), iter(range(4))
+    task = made(metric=error_rate())
+    train_one(settings, tmp_path / "run", task=task, stop=lambda: next(calls, None) is None)
+    with pytest.raises(InputError, match=r"error rate, lower is better, margin 0.003\); got accuracy, %, higher"):
+        train_one(settings, tmp_path / "run", task=made(), resume=True)
+    assert train_one(settings, tmp_path / "run", task=task, resume=True).end is not None
 
 
 def test_a_metric_of_torchmetrics_works_as_it_is() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, StateError, message
+from ..metrics.metric_info import MetricInfo
 from ..tasks.catalogue import make_task
 from ..tasks.nets import default_net
 from ..tasks.task import Task, differences
@@ -164,6 +165,12 @@ def _check_same(settings: Settings, task: Task, recorded: Run, folder: Path) -> 
                 "Leave them out to continue it, or train into another folder.",
             )
         )
+    theirs_metric = MetricInfo.of_record(recorded.start)
+    if "metric_info" in recorded.start and theirs_metric != task.metric_info:
+        got = f"{task.metric_info.text}, {task.metric_info.direction}, margin {task.metric_info.margin:g}"
+        was = f"{theirs_metric.text}, {theirs_metric.direction}, margin {theirs_metric.margin:g}"
+        remedy = "Restore the task's metric, or train into another folder."
+        raise InputError(message(f"the metric that {folder} was started with ({was})", got, remedy))
     different = differences(recorded.start, task.data)
     if different:
         expected, got = f"the data that {folder} was started with", f"others: it has {'; '.join(different)}"
