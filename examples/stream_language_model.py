@@ -39,7 +39,6 @@ def make(rows):  # sums; in three rows of four, all numbers have a single digit:
 def make_model(width, layers):
     sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
     config = LlamaConfig(vocab_size=256, num_attention_heads=width // 16, use_cache=False, **sizes)
-    config._attn_implementation = "eager"  # on a CPU, torch does not count the FLOPs of its fused attention
     return LlamaForCausalLM(config)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +78,7 @@ def count_flops_of(net: nn.Module, forward: Callable[[], Any], device: torch.dev
 
 def count_forward(net: nn.Module, forward: Callable[[], Any], device: torch.device, rows: int) -> float:
     """Return the FLOPs of a function that runs a network once, per row."""
-    with undisturbed(unwrap(net), device), uncompiled(), FlopCounterMode(display=False) as counter:
+    with undisturbed(unwrap(net), device), uncompiled(), flop_counter() as counter:
         forward()
     return float(counter.get_total_flops()) / rows
 
@@ -92,7 +92,7 @@ def step_over_forward(net: nn.Module, forward: Callable[[], Any], device: torch.
     if is_sharded(net) or not parameters:
         return STEP
     try:
-        with undisturbed(unwrap(net), device), uncompiled(), FlopCounterMode(display=False) as counter:
+        with undisturbed(unwrap(net), device), uncompiled(), flop_counter() as counter:
             with torch.enable_grad():
                 outputs = [one.float().sum() for one in tensors_of(forward()) if one.requires_grad]
             flops = counter.get_total_flops()
@@ -100,6 +100,31 @@ def step_over_forward(net: nn.Module, forward: Callable[[], Any], device: torch.
     except Exception:  # whatever stands in the way of a gradient must not end the run
         return STEP
     return float(counter.get_total_flops() / flops) if flops else STEP
+
+
+def flop_counter() -> FlopCounterMode:
+    """Return torch's counter of FLOPs, which knows the fused attention of GPUs, and make it know that of CPUs."""
+    aten = torch.ops.aten
+    more = {
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    }
+    return FlopCounterMode(display=False, custom_mapping=more)
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Count the two products of attention, given shapes; as in torch, a causal mask is not taken into account."""
+    batch, heads, length, features = query
+    return 2 * batch * heads * length * key[2] * (features + value[3])
+
+
+def _attention_backward_flops(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Count the products of its backward pass: the scores once more, and the gradients of all four factors."""
+    del gradient
+    batch, heads, length, features = query
+    return 2 * batch * heads * length * key[2] * (3 * features + 2 * value[3])
 
 
 def uncompiled() -> AbstractContextManager[Any]:
