@@ -138,8 +138,9 @@ def told(train: Callable[[], Any]) -> list[str]:
     return [str(one.message) for one in caught if issubclass(one.category, infobatch.InfoBatchWarning)]
 
 
-def a_loop(*, paced: bool, every: int | None, method: Any = None, begun: int = 0) -> None:
+def a_loop(*, paced: bool, every: int | None, method: Any = None, begun: int = 0, make: Any = None) -> None:
     """A plain loop with a scheduler stepped at every so many batches, once per epoch (0), or no scheduler (None)."""
+    make = make or (lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64)))
     data = torch.utils.data.TensorDataset(torch.rand(64, 1))
     train_data = infobatch.Pruned(data, method or infobatch.methods.infobatch(), 8)
     model = torch.nn.Linear(1, 1)
@@ -147,7 +148,7 @@ def a_loop(*, paced: bool, every: int | None, method: Any = None, begun: int = 0
     if every is None:
         scheduler: Any = None
     else:
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64 // (every or 64))
+        scheduler = make(optimizer)
     if begun:
         scheduler.load_state_dict(scheduler.state_dict() | {"last_epoch": begun, "_step_count": begun + 1})
     if paced:
@@ -215,6 +216,16 @@ def test_without_pruning_nothing_is_noticed() -> None:
 def test_a_scheduler_that_was_resumed_without_the_data_is_noticed(begun: int, said: int) -> None:
     texts = told(lambda: a_loop(paced=True, every=1, begun=begun))
     assert ["train_data.state_dict()" in text for text in texts] == [True] * said
+
+
+@pytest.mark.usefixtures("watched")
+def test_a_scheduler_that_waits_for_a_warm_up_is_no_such_case() -> None:
+    def warm_up_then_cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, cosine], milestones=[4])
+
+    assert told(lambda: a_loop(paced=True, every=1, make=warm_up_then_cosine)) == []
 
 
 @pytest.mark.usefixtures("watched")

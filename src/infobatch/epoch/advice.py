@@ -113,7 +113,7 @@ class Advice:
     def _judge(self, scheduler: Any, before: int, steps: int, epochs: int, paced: Any) -> str:
         """Say what is wrong with a scheduler that made this many steps in this many epochs; empty if nothing is."""
         name = type(scheduler).__name__
-        if before and steps and self._is_new:
+        if before > 0 and steps and self._is_new:  # in a SequentialLR, those that wait for their turn begin at -1
             return (
                 f"{name} had made {plural(before, 'step')} when the data began at epoch 0: if this run was resumed, "
                 "save train_data.state_dict() and load it, too"
