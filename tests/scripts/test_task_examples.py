@@ -42,3 +42,22 @@ def test_segmentation_of_files(tmp_path):
         Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "masks" / f"{number:02}.png")
     rows = read_rows(run("segmentation.py", tmp_path, "--data", str(tmp_path), "--epochs", "24"))
     assert min(iou for _, iou in rows.values()) > 0.5
+
+
+@pytest.mark.slow
+def test_mae(tmp_path):
+    rows = read_rows(run("mae.py", tmp_path, "--epochs", "8"))
+    check_savings(rows)
+    assert max(rows["full data"][1], rows["InfoBatch"][1]) < 0.95 * rows["mean image"][1]
+
+
+@pytest.mark.slow
+def test_mae_of_files(tmp_path):
+    generator, folder = np.random.default_rng(0), tmp_path / "some" / "where"
+    folder.mkdir(parents=True)
+    for number in range(20):
+        pixels = generator.integers(256, size=(4, 4, 3), dtype=np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+        Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    rows = read_rows(run("mae.py", tmp_path, "--data", str(tmp_path), "--epochs", "8"))
+    assert set(rows) == {"mean image", "full data", "InfoBatch"}
+    assert all(0 < error < 5 for _, error in rows.values())
