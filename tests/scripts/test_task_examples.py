@@ -61,3 +61,19 @@ def test_mae_of_files(tmp_path):
     rows = read_rows(run("mae.py", tmp_path, "--data", str(tmp_path), "--epochs", "8"))
     assert set(rows) == {"mean image", "full data", "InfoBatch"}
     assert all(0 < error < 5 for _, error in rows.values())
+
+
+@pytest.mark.slow
+def test_diffusion_of_pixels(tmp_path):
+    pytest.importorskip("diffusers")
+    rows = read_rows(run("diffusion.py", tmp_path, "--epochs", "8", "--sieve"))
+    check_savings(rows)
+    assert max(error for _, error in rows.values()) < 0.15  # what the variance of each pixel alone tells
+
+
+@pytest.mark.slow
+def test_diffusion_of_latents(tmp_path):
+    pytest.importorskip("diffusers")
+    rows = read_rows(run("diffusion.py", tmp_path, "--latent", "--epochs", "8"))
+    check_savings(rows)
+    assert max(error for _, error in rows.values()) < 0.3
