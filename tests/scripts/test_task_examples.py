@@ -77,3 +77,10 @@ def test_diffusion_of_latents(tmp_path):
     rows = read_rows(run("diffusion.py", tmp_path, "--latent", "--epochs", "8"))
     check_savings(rows)
     assert max(error for _, error in rows.values()) < 0.3
+
+
+@pytest.mark.slow
+def test_mixing(tmp_path):
+    rows = read_rows(run("mixing.py", tmp_path, "--epochs", "8"))
+    check_savings(rows)
+    assert min(right for _, right in rows.values()) > 85  # a guess is right in 10 %
