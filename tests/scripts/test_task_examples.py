@@ -84,3 +84,10 @@ def test_mixing(tmp_path):
     rows = read_rows(run("mixing.py", tmp_path, "--epochs", "8"))
     check_savings(rows)
     assert min(right for _, right in rows.values()) > 85  # a guess is right in 10 %
+
+
+@pytest.mark.slow
+def test_detection(tmp_path):
+    rows = read_rows(run("detection.py", tmp_path, "--samples", "400", "--epochs", "12"))
+    check_savings(rows)
+    assert min(found for _, found in rows.values()) > 35  # a box of mean size in the middle finds 8 %, with its class
