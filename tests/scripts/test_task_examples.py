@@ -97,3 +97,10 @@ def test_retrieval(tmp_path):
     rows = read_rows(run("retrieval.py", tmp_path, "--epochs", "8"))
     check_savings(rows)
     assert min(rows["full data"][1], rows["InfoBatch"][1]) > 10 * rows["by chance"][1]
+
+
+def test_vae(tmp_path):
+    rows = read_rows(run("vae.py", tmp_path, "--epochs", "8"))
+    check_savings(rows)
+    assert rows["full data"][1] < rows["mean image"][1] - 0.5
+    assert rows["InfoBatch"][1] < rows["mean image"][1] - 0.5
