@@ -324,7 +324,8 @@ class Delivery:
             carried = next(self._batches)
         except StopIteration:
             self._is_drained = True
-        self._bind()
+        finally:
+            self._bind()  # also if the first batch cannot be read
         if self._is_drained:
             return
         queue = self._queue

@@ -133,6 +133,10 @@ def error_skip(loop: Loop) -> None:
     with_error(loop, 20, lambda loop, batch: loop.skip())
 
 
+def error_skip_in_first(loop: Loop) -> None:
+    with_error(loop, 0, lambda loop, batch: loop.skip())
+
+
 def error_update_again(loop: Loop) -> None:
     with_error(loop, 20, lambda loop, batch: loop.update(batch))
 

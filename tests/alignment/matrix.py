@@ -158,6 +158,7 @@ row(
     "aligned",
 )
 row("a sample cannot be read; skip(), and the loop goes on", do.error_skip, "aligned", "that skip", "next update")
+row("the same in the first batch, with skip()", do.error_skip_in_first, "aligned", "that skip", "next update")
 row(
     "a sample cannot be read; the previous batch is updated again",
     do.error_update_again,
