@@ -238,18 +238,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self.dataset  # type: ignore[return-value]
 
     def _get_iterator(self) -> Any:
-        """Attach the indices where torch fetches and collates; both attributes of the loader stay the user's own."""
-        own, data = self.collate_fn, self.dataset
-        if isinstance(own, CarryIndices):  # an interrupt came before it was put back
-            own = own.collate
-        if isinstance(data, WithIndices):
-            data = data.dataset
-        self.collate_fn = PairWithIndices(own) if self.with_indices else CarryIndices(own)
-        self.__dict__["dataset"] = WithIndices(data)  # torch refuses to set it
-        try:
-            return super()._get_iterator()
-        finally:
-            self.collate_fn, self.__dict__["dataset"] = own, data
+        """Attach the indices where torch fetches and collates. Torch is shown a copy: this loader stays as it is."""
+        carry = PairWithIndices if self.with_indices else CarryIndices
+        shown = object.__new__(type(self))
+        shown.__dict__ = self.__dict__ | {"collate_fn": carry(self.collate_fn), "dataset": WithIndices(self.dataset)}
+        return super(DataLoader, shown)._get_iterator()
 
     def _torch_iter(self) -> Any:
         return super().__iter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -96,3 +97,42 @@ def test_an_interrupt_at_any_line_of_an_update_loses_no_score(kind: str) -> None
         if not was_interrupted:
             break
     assert number > 20
+
+
+LOADERS: dict[str, Callable[[infobatch.Pruned], Any]] = {
+    "ours": lambda train: infobatch.DataLoader(train, batch_size=4),
+    "stock": lambda train: torch.utils.data.DataLoader(train, batch_size=4, sampler=train.sampler),
+    "pairs": lambda train: infobatch.DataLoader(train, batch_size=4, with_indices=True),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_after_an_interrupt_at_any_line_of_a_pass_the_same_loader_trains(kind: str) -> None:
+    """As a cell of a notebook that is run again."""
+
+    def run_epoch() -> None:
+        for batch in loader:
+            x, *indices = batch if kind == "pairs" else (batch,)
+            train.update(x + 1.0, *indices)
+
+    for number in itertools.count(1):
+        train = infobatch.InfoBatch(range(SIZE), 3, delta=0.5)
+        loader = LOADERS[kind](train)
+        own, finished = loader.collate_fn, False
+        try:
+            with Interrupt(number):
+                run_epoch()
+                run_epoch()
+                finished = True
+        except KeyboardInterrupt:
+            pass
+        assert loader.collate_fn is own
+        assert loader.dataset is train
+        with contextlib.suppress(infobatch.EpochError):
+            while True:
+                run_epoch()
+        assert train.scores.tolist() == [x + 1.0 for x in range(SIZE)], f"interrupted at line {number}"
+        assert [entry.epoch for entry in train.history] == [0, 1, 2]
+        if finished:
+            break
+    assert number > 300

@@ -286,8 +286,8 @@ class RunningEpoch:
             weights = checks.check_members(indices, self.scores, self.epoch, ghosts)
         elif is_in_graph(indices):
             self.counts_on_device = True
-        self.scores.record(indices, scores)
         self.scores.record_channels(indices, channels)
+        self.scores.record(indices, scores)
         if self.counts_on_device:  # counted last, as in note
             self.scores.count_named(indices)
         else:

@@ -393,12 +393,12 @@ class TableSlice(Slice):
     def note(self, where: Where, scores: Tensor, channels: Mapping[str, Tensor]) -> Tensor:
         if isinstance(where, Tensor):
             indices = move(where, scores.device)
-            self._table.record(indices, scores)
             self._table.record_channels(indices, channels)
+            self._table.record(indices, scores)
             return self._table.look_up(indices)
-        self.losses[where.start : where.stop].copy_(scores.detach())
-        if channels:
+        if channels:  # before the scores: where an interrupt leaves a score, its channels are there, too
             self._table.record_channels(self.indices[where.start : where.stop], channels)
+        self.losses[where.start : where.stop].copy_(scores.detach())
         return self.weights[where.start : where.stop]
 
     def skip(self, where: Where) -> None:
