@@ -187,7 +187,7 @@ class Pruned(Owner):
         """Leave out the oldest batch still without losses, as before ``continue``: its samples keep their scores.
 
         Raises:
-            MisalignedError: If no batch waits.
+            MisalignedError: If no batch waits, or updates have indices: there leave a batch out without it.
 
         >>> import infobatch
         >>> train_data = infobatch.InfoBatch(range(8), num_epochs=8)

@@ -147,8 +147,9 @@ def error_after_skip(loop: Loop) -> None:
     batches = loop.batches()
     loop.update(next(batches))
     batch = next(batches)
-    loop.skip()
+    loop.mark()
     try:
+        loop.skip()
         next(batches)
     except OSError as error:
         traceback.clear_frames(error.__traceback__)

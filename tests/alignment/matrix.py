@@ -112,7 +112,7 @@ row(
     do.break_with_skip,
     UNLESS_ALL_HELD,
     "aligned",
-    "next pass",
+    "that skip",
 )
 row(
     "break one batch before the end",
@@ -157,7 +157,7 @@ row(
     "aligned",
     "aligned",
 )
-row("a sample cannot be read; skip(), and the loop goes on", do.error_skip, "aligned", "that skip", "next update")
+row("a sample cannot be read; skip(), and the loop goes on", do.error_skip, "aligned", "that skip", "that skip")
 row("the same in the first batch, with skip()", do.error_skip_in_first, "aligned", "that skip", "next update")
 row(
     "a sample cannot be read; the previous batch is updated again",
@@ -171,7 +171,7 @@ row(
     do.error_after_skip,
     "that update",
     "that update",
-    "that update",
+    "that skip",
 )
 row(
     "a sample cannot be read; a new pass begins",
@@ -191,8 +191,8 @@ row(
 )
 row("a pass over .full() inside the epoch", do.validate_full_view, "aligned", "aligned", "aligned", setups=ANY)
 row("skip() of the first batch", do.skipping("first"), "aligned", "aligned", "next update")
-row("skip() of the middle batch", do.skipping("middle"), "aligned", "aligned", "next update")
-row("skip() of the last batch", do.skipping("last"), "aligned", "aligned", "next pass")
+row("skip() of the middle batch", do.skipping("middle"), "aligned", "aligned", "that skip")
+row("skip() of the last batch", do.skipping("last"), "aligned", "aligned", "that skip")
 row("the first batch left out without skip()", do.leaving_out("first"), "next update", "next update", "aligned")
 row("the middle batch left out without skip()", do.leaving_out("middle"), "next update", "next update", "aligned")
 row(
@@ -214,7 +214,7 @@ row(
     do.leaving_out_then_skip,
     "aligned",
     "aligned",
-    "that update",
+    "that skip",
     setups=ANY,
 )
 row("two updates for the first batch", do.twice_for("first"), "that update", "that update", "later update")

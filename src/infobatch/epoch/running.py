@@ -255,6 +255,9 @@ class RunningEpoch:
     def skip(self) -> None:
         """Leave out the oldest batch that waits."""
         queue = self.expect("a skip")
+        if self.done() > queue.taken:
+            remedy = "Where updates have indices, leave the batch out without skip()."
+            raise MisalignedError(message("no skip() in a pass with update(loss, indices)", "one", remedy))
         where = queue.drop()
         queue.slice.skip(where)
         queue.commit(where)
