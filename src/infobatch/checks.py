@@ -184,13 +184,23 @@ def check_score(score: Any, loss: Tensor) -> None:
         )
 
 
-def check_hidden_loader(loader: dict[str, Any]) -> None:
-    """Check that a loader of the hidden samples delivers all of them in order, which is how their indices are known."""
+def check_hidden(method: str, observes_hidden: bool, loader: dict[str, Any]) -> None:
+    """Check that a method needs the hidden samples, and that a loader delivers all in order: so indices are known."""
+    if not observes_hidden:
+        remedy = "Leave the pass out: this method does not need it."
+        raise InputError(message("a method that needs the hidden samples", method, remedy))
     plain = {"shuffle": False, "drop_last": False, "sampler": None, "batch_sampler": None, "in_order": True}
     for name, value in plain.items():
         if loader.get(name) is not None and loader[name] is not value:
             remedy = "Every hidden sample is observed once: leave it out."
             raise InputError(message("a loader that keeps the order", name, remedy))
+
+
+def check_not_observing(hidden: Any) -> None:
+    """Check that a plan is not asked for during ``hidden``, a pass over the hidden samples."""
+    if hidden is not None:
+        remedy = "It depends on what is observed there: finish the loop over train_data.hidden() first."
+        raise MisalignedError(message("no call for a plan during a pass over the hidden samples", "one", remedy))
 
 
 def check_indices(indices: Any, loss: Tensor) -> None:

@@ -18,6 +18,7 @@ from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import ScoreTable
 from .epoch.slice import choose_scores
+from .epoch.turn import locking
 from .errors import InputError, MisalignedError, message
 from .methods.channels import check_channels
 from .methods.method import Method, Moment
@@ -101,6 +102,7 @@ class Pruned(Owner):
         """The sampler for ``torch.utils.data.DataLoader(train_data, sampler=train_data.sampler)``."""
         return self._sampler
 
+    @locking
     def update(
         self, loss: Tensor, indices: Tensor | None = None, *, score: Tensor | None = None, **channels: Tensor | None
     ) -> Tensor:
@@ -149,13 +151,10 @@ class Pruned(Owner):
         else:
             weights, factor = self._note_named(indices, loss, scores, given)
         mean = weighted_mean(loss, weights, factor, has_ghosts=not compiling and epoch.has_ghosts)
-        if compiling:
-            epoch.latest = None
-            return mean
-        epoch.latest = weights, factor
-        if not epoch.had_backward:
+        epoch.latest = None if compiling else (weights, factor)
+        if not (compiling or epoch.had_backward):
             epoch.watch_backward(mean)
-        if not epoch.is_alone:
+        if not (compiling or epoch.is_alone):
             self._settle_together()
         return mean
 
@@ -221,11 +220,8 @@ class Pruned(Owner):
         ...     train_data.observe(x / 40, indices, confidence=1 - x / 40)
         """
         batch_size = checks.check_count("batch_size", batch_size, 1, "Use that of training.")
-        checks.check_hidden_loader(loader)
+        checks.check_hidden(repr(self.method), self.method.observes_hidden, loader)
         self._settle()
-        if not self.method.observes_hidden:
-            remedy = "Leave the pass out: this method does not need it."
-            raise InputError(message("a method that needs the hidden samples", repr(self.method), remedy))
         self._epoch.drop_plan()  # it depends on what is observed now
         assert isinstance(self._scores, ScoreTable)
         self._hidden = hidden = HiddenPass(self._scores, self.method, self._meet_ranks(), self._epoch.epoch)
@@ -277,11 +273,10 @@ class Pruned(Owner):
         self._epoch.is_plan_asked = True
         return plan
 
+    @locking
     def _draw(self) -> PlanNumbers:
         self._settle()
-        if self._hidden is not None:
-            remedy = "It depends on what is observed there: finish the loop over train_data.hidden() first."
-            raise MisalignedError(message("no call for a plan during a pass over the hidden samples", "one", remedy))
+        checks.check_not_observing(self._hidden)
         epoch, scores = self._epoch, self._scores
         if epoch.plan is None:
             if scores.is_sharded:
@@ -315,6 +310,7 @@ class Pruned(Owner):
 
     # ---- facts -------------------------------------------------------------------------------------------
     @property
+    @locking
     def scores(self) -> Tensor:
         """A copy of the score of each sample; NaN if nothing is known. With ``shard_scores``, those of ``owned``."""
         self._settle()
@@ -333,6 +329,7 @@ class Pruned(Owner):
         return tuple(self._summaries)
 
     @property
+    @locking
     def progress(self) -> tuple[int, int, int]:
         """(epoch, samples done, samples in all) of the epoch of the next batch, as in the example of ``skip``.
 
@@ -347,6 +344,7 @@ class Pruned(Owner):
         return epoch.epoch, before + epoch.done(), before + left
 
     # ---- checkpoints -------------------------------------------------------------------------------------
+    @locking
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume training, as plain tensors, numbers and text.
 
@@ -394,6 +392,7 @@ class Pruned(Owner):
         restore(self._epoch, states, self.compensate)
 
     # ---- epochs ------------------------------------------------------------------------------------------
+    @locking
     def _begin_pass(self, iterator: _BaseDataLoaderIter | None) -> Counted:
         """Begin a pass. Called by the sampler at its first step."""
         checks.check_loaded(getattr(iterator, "_dataset", None), self.dataset, self, self._scores.size)
@@ -425,6 +424,7 @@ class Pruned(Owner):
         self._epoch.meet(ranks, terms)
         return ranks
 
+    @locking
     def _length(self, asked_ahead: bool) -> int:
         """Return the number of samples of the latest pass; if a new one is certain to come, that of the new one."""
         epoch = self._epoch
@@ -450,8 +450,9 @@ class Pruned(Owner):
 
     def _settle(self) -> None:
         """Close the running epoch if it is finished."""
-        if self._must_close():
-            self._close()
+        with self._epoch.lock:
+            if self._must_close():
+                self._close()
 
     def _must_close(self) -> bool:
         return self._epoch.turn is not None or self._epoch.is_finished()

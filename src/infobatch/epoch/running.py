@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,6 +44,7 @@ class RunningEpoch:
     def __init__(self, scores: Scores) -> None:
         self.scores = scores
         self.device = scores.device
+        self.lock = threading.RLock()
         self.epoch = 0
         self.plan: PlanNumbers | None = None
         self.last: Queue | None = None
