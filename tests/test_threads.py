@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 import infobatch
+from infobatch.snapshot import copy_containers
 
 SIZE, BATCH, EPOCHS = 43, 8, 40
 
@@ -83,3 +86,25 @@ def test_what_another_thread_asks_changes_nothing(name: str) -> None:
             steps_of(resumed)
             assert resumed.history == expected.history
             assert torch.equal(resumed.scores, expected.scores)
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, Counter])
+def test_what_another_thread_adds_to_is_copied_before_it_is_saved(kind: Callable[[], dict[int, int]]) -> None:
+    log, is_over = kind(), threading.Event()
+    log.update(dict.fromkeys(range(20_000), 1))
+
+    def add() -> None:
+        for number in itertools.cycle(range(20_000, 20_100)):
+            log[number] = 1
+            log.pop(number - 50, None)
+            if is_over.is_set():
+                return
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert 19_000 < len(copy_containers({"log": log})["log"]) < 20_101
+    finally:
+        is_over.set()
+        thread.join()

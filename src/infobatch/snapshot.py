@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
 from typing import Any
 
 from torch import Tensor
@@ -68,7 +69,7 @@ def _copied(value: Any, made: dict[int, tuple[Any, Any]]) -> Any:
     if id(value) in made:
         return made[id(value)][1]
     if isinstance(value, dict):
-        items = copy.copy(value)  # keeps the class and its attributes, as the _metadata of a model's state_dict
+        items = _copy_dict(value)
         made[id(value)] = value, items
         for key, old in items.items():  # not update(), which adds the counts of a Counter
             items[key] = _copied(old, made)
@@ -83,3 +84,12 @@ def _copied(value: Any, made: dict[int, tuple[Any, Any]]) -> Any:
         return made[id(value)][1]
     is_scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if is_scalar else value
+
+
+def _copy_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Copy a dict with its class and attributes, as the _metadata of a model's state_dict."""
+    if type(value) is not OrderedDict:
+        return copy.copy(value)
+    items = value.copy()  # copy.copy goes through it in Python, where another thread may add to it
+    vars(items).update(vars(value))
+    return items
