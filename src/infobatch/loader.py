@@ -302,7 +302,7 @@ class Delivery:
 
     def _end(self, queue: Carried) -> None:
         """Note that there are no more batches; refuse an epoch that had none, which would train nothing."""
-        if not queue.delivered and not self._data._epoch.done_before:  # of a resumed epoch a rest may be dropped
+        if not queue.delivered and not self._data._epoch.is_resumed:  # of a resumed epoch a rest may be dropped
             raise InputError(
                 message(
                     f"at least one batch in epoch {queue.epoch}",

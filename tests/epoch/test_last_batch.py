@@ -241,6 +241,25 @@ def test_a_loader_that_drops_it_has_none() -> None:
             assert list(counted(train_data, one, "ours").values()) == pytest.approx([1 / 8] * 8)
 
 
+@pytest.mark.parametrize("shards", [True, False])
+@pytest.mark.parametrize("feeder", ["ours", "stock"])
+def test_a_loader_that_drops_it_may_drop_all_that_was_left_of_an_epoch(feeder: str, shards: bool) -> None:
+    """A run may resume with larger batches, or on more ranks."""
+    train_data, again = (a_run(60, shard_scores=shards) for _ in range(2))
+    for batch in (60, 8):
+        batches = iter(loader_of(train_data, feeder, batch_size=batch))
+        for _ in range(2 if batch == 8 else 1):
+            counted(train_data, next(batches), feeder)
+    again.load_state_dict(train_data.state_dict())
+    assert again.progress[:2] == (1, 16)
+    sizes = [
+        [len(one[0]) for one in loader_of(again, feeder, batch_size=40, drop_last=True) if counted(again, one, feeder)]
+        for _ in range(again.epoch, EPOCHS)
+    ]
+    assert sizes == [[], [40], [40]]
+    assert [summary.epoch for summary in again.history] == [*range(EPOCHS)]
+
+
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("shards", [True, False])
 def test_it_counts_the_same_after_a_stop_right_before_it(named: bool, shards: bool) -> None:

@@ -210,7 +210,7 @@ class RunningEpoch:
         loader = StockLoader.of(iterator, sampler)
         no_single = loader.batch_size if self._must_fill(loader, ranks.world) else 0
         piece = self.scores.open_slice(self.plan, seed, ranks, resumed=bool(self.done_before), no_single=no_single)
-        if loader.drop_last and piece.size < loader.batch_size:
+        if loader.drop_last and piece.size < loader.batch_size and not self.is_resumed:  # then only a rest is dropped
             raise InputError(
                 message(
                     f"at least one batch of {loader.batch_size} samples in epoch {self.epoch}, with drop_last=True",
