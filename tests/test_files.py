@@ -5,8 +5,10 @@ import collections
 import copy
 import os
 import random
+import signal
 import struct
 import threading
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
@@ -186,6 +188,25 @@ def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: Path) ->
         os.utime(draft, (0, 0))
     infobatch.save({"step": 1}, tmp_path / "last.pt")
     assert [draft.exists() for draft in (old, young, other)] == [False, True, True]
+
+
+def test_a_draft_goes_as_soon_as_its_writer_is_known_to_be_dead(tmp_path: Path) -> None:
+    """Otherwise a run that is killed and started again could find the disk full of its own drafts for an hour."""
+    if not (child := os.fork()):
+        with checkpoint.replacing(tmp_path / "last.pt") as file:
+            file.write(b"half of it")
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    with checkpoint.replacing(tmp_path / "last.pt") as file:
+        dead, alive = sorted(tmp_path.iterdir(), key=lambda draft: draft.stat().st_size, reverse=True)
+        assert (dead.read_bytes(), alive.read_bytes()) == (b"half of it", b"")  # it was written to a moment ago
+        for draft in (dead, alive):
+            os.utime(draft, (time.time() - 100,) * 2)
+        infobatch.save({"step": 1}, tmp_path / "last.pt")
+        assert sorted(tmp_path.iterdir()) == sorted([alive, tmp_path / "last.pt"])
+        torch.save({"step": 2}, file)
+    assert infobatch.load(tmp_path / "last.pt") == {"step": 2}
 
 
 def test_old_drafts_are_removed_before_a_new_one_is_written(tmp_path: Path) -> None:

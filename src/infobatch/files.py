@@ -18,8 +18,9 @@ from . import snapshot
 from .archive import ArchiveError, check_archive
 from .errors import InputError, StateError, message
 
-STALE = 3600.0
-"""A draft that has not changed for this many seconds was left behind by a writer that was killed."""
+STALE, QUIET = 3600.0, 60.0
+"""A draft that has not changed for so many seconds was left behind by a writer that was killed: STALE if nothing else
+is known, QUIET if its writer's lock is gone."""
 PREFIX = 100
 """How many bytes of a file's name its drafts carry; file systems allow 255 in all."""
 
@@ -216,6 +217,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         _remove_stale(target.parent, start)
         try:
             with open(draft, "xb") as file:
+                _lock(file)
                 if target.is_file():
                     os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
                 yield file
@@ -245,8 +247,25 @@ def _draft_start(name: str) -> str:
 def _remove_stale(folder: Path, start: str) -> None:
     for left in folder.glob(f"{glob.escape(start)}*.tmp"):
         with contextlib.suppress(OSError):  # removed meanwhile, or not ours to remove
-            if time.time() - left.stat().st_mtime > STALE:
+            age = time.time() - left.stat().st_mtime
+            if age > STALE or (age > QUIET and _is_abandoned(left)):
                 left.unlink()
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock a file for as long as it is open in this process; False if another has locked it, or locks are unknown."""
+    try:
+        import fcntl  # not on Windows
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _is_abandoned(draft: Path) -> bool:
+    with open(draft, "r+b") as file:
+        return _lock(file)
 
 
 def _sync_folder(folder: Path) -> None:
