@@ -119,25 +119,29 @@ class Normed(torch.nn.Module):
         return y
 
 
+@pytest.mark.parametrize("shards", [False, True])
 @pytest.mark.parametrize("feeder", ["ours", "stock", "pairs"])
 @pytest.mark.parametrize("size", range(40, 56))
-def test_no_batch_has_a_single_sample(size: int, feeder: str) -> None:
+def test_no_batch_has_a_single_sample(size: int, feeder: str, shards: bool) -> None:
     """Unless one of full data has: a ghost of weight 0 comes beside the sample, and gets no score."""
-    train_data, model, sizes = a_run(size), Normed(), []
+    train_data, model, sizes, ghosts = a_run(size, shard_scores=shards), Normed(), [], 0
     if size % 8 == 1:
         return
     for epoch in range(EPOCHS):
-        came = []
+        came, delivered = [], 0
         for one in loader_of(train_data, feeder, batch_size=8):
             (x, z), named = one if feeder == "pairs" else (one, None)
-            losses = model(x).square()
-            loss = train_data.update(losses, named) if feeder == "pairs" else train_data.update(losses)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss: Any = train_data.update(model(x).square(), named, score=x)
+            loss.backward()
             assert loss.isfinite()
             sizes.append(len(z))
             came += z[train_data.batch_weights > 0].tolist()
+            delivered += len(z)
+        assert train_data.epoch == epoch + 1
         assert len(came) == len(set(came)) == train_data.history[epoch].kept
+        ghosts += delivered - len(came)
     assert min(sizes) > 1
+    assert ghosts == 3 * (size in (44, 46, 50))  # in these, a pruned epoch has 33 samples
 
 
 def test_a_ghost_leaves_the_score_of_its_sample_alone() -> None:

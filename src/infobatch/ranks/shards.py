@@ -47,7 +47,8 @@ class ShardedScores(Scores):
         self.stop = min(self.start + each, size)
         self.count = self.stop - self.start
         self._spread = Spread(size)
-        self._place_elsewhere = 0 if ranks.rank else each
+        self._place_elsewhere = torch.tensor(0 if ranks.rank else each, device="cpu")
+        """A place that is not of this shard, for ghosts. On a single rank, it is made so by ``_cells``."""
         self.scores = torch.full((self.count,), torch.nan, dtype=torch.float32, device="cpu")
         self.fresh = torch.full((self.count + 1,), UNSEEN, dtype=torch.float32, device="cpu")
         self.level = torch.zeros(self.count + 1, dtype=torch.uint8, device="cpu")
@@ -59,7 +60,8 @@ class ShardedScores(Scores):
         self._rows: list[int] | None = None
 
     def to(self, device: torch.device) -> None:
-        for name in ("scores", "fresh", "level", "weights", "named_count", "elsewhere_count"):
+        names = ("scores", "fresh", "level", "weights", "named_count", "elsewhere_count", "_place_elsewhere")
+        for name in names:
             setattr(self, name, move(getattr(self, name), device))
 
     def samples(self) -> Tensor:
@@ -87,7 +89,9 @@ class ShardedScores(Scores):
 
     def open_slice(self, plan: ShardPlan, seed: int, ranks: Ranks, *, resumed: bool, no_single: int = 0) -> ShardSlice:
         del resumed  # what has a loss is not yielded again
-        is_single = ranks.world > 1 and no_single > 0 and max(self.rows) % no_single == 1
+        is_single = no_single > 0 and max(self.rows) % no_single == 1
+        if ranks.world == 1:  # in place, as captured graphs read it there
+            self._place_elsewhere.fill_(int(self.level[:-1].argmin()) if is_single else self.size)
         return ShardSlice(plan.epoch, self, seed, has_filler=is_single)
 
     def count_left(self, plan: PlanNumbers, done_before: int, world: int) -> int:
@@ -118,6 +122,8 @@ class ShardedScores(Scores):
     def _cells(self, indices: Tensor) -> Tensor:
         places = self._spread.place(indices)
         here = (places >= self.start) & (places < self.stop) & (indices >= 0) & (indices < self.size)
+        if self.ranks.world == 1:
+            here &= places != self._place_elsewhere
         return torch.where(here, places - self.start, self.count)
 
     def count_seen(self) -> int:
@@ -158,8 +164,8 @@ class ShardedScores(Scores):
             yield self._spread.sample(block[to_come[block]] + self.start)
 
     def ghost(self) -> Tensor:
-        """Return a sample of another rank, to fill up with."""
-        return self._spread.sample(torch.tensor([self._place_elsewhere], device="cpu"))
+        """Return a sample to fill up with: one of another rank, or on a single rank one that was left out."""
+        return self._spread.sample(self._place_elsewhere.cpu().reshape(1))
 
     def _to_come(self) -> Tensor:
         return (self.level[:-1] != 0).logical_and_(self.fresh[:-1] == UNSEEN)
