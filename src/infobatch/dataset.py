@@ -55,8 +55,8 @@ class Pruned(Owner):
     [100, 50, 50, 50, 50, 50, 50, 100]
     """
 
-    OWN = View.OWN | {"method", "num_epochs", "seed", "compensate", "group"}
-    OWN |= {"shard_scores", "in_batch_loss", "listeners"}
+    OWN = View.OWN | {"method", "num_epochs", "seed", "compensate", "group", "shard_scores", "in_batch_loss"}
+    OWN |= {"listeners", "_scores", "_epoch", "_hidden", "_summaries", "_sampler", "_advice"}
 
     def __init__(
         self,

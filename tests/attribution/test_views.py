@@ -96,6 +96,32 @@ def test_what_is_written_reaches_the_wrapped_data_set() -> None:
         infobatch.InfoBatch(range(4), 3).transform = str.upper
 
 
+def test_what_is_private_in_the_wrapped_data_set_is_not_written_over_its_head() -> None:
+    data: Any = Labelled()
+    data._cache = {}
+    train_data, view = infobatch.InfoBatch(data, 3), infobatch.InfoBatch(data, 3).full()
+    for one in (train_data, view):
+        with pytest.raises(AttributeError, match=r"_cache.*\.dataset\._cache"):
+            one._cache = None
+        assert "_cache" not in vars(one)
+    assert data._cache == {}
+
+
+def test_a_data_set_may_have_private_attributes_of_the_same_names() -> None:
+    plain = infobatch.InfoBatch(Labelled(), 3)
+    data = Labelled()
+    names = [name for name in (*vars(plain), *vars(plain.full())) if name.startswith("_")]
+    vars(data).update(dict.fromkeys(names, "its own"))
+    train_data = infobatch.InfoBatch(data, 3)
+    assert len(names) > 5
+    for view in (train_data, train_data.full()):
+        assert "its own" not in vars(view).values()
+    for x in infobatch.DataLoader(train_data, batch_size=4, collate_fn=list):
+        train_data.update(torch.ones(len(x)))
+    assert train_data.epoch == 1
+    assert {getattr(data, name) for name in names} == {"its own"}
+
+
 class Doubled(infobatch.InfoBatch):
     def __getitem__(self, index: int) -> Any:
         return 2 * super().__getitem__(index)

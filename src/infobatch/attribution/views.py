@@ -70,9 +70,13 @@ class View(Dataset[Any]):
             raise AttributeError(f"neither {type(self).__name__} nor the {wrapped} it wraps has {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_own = name.startswith("_") or name in self.OWN or name in self.__dict__ or hasattr(type(self), name)
+        is_own = name in self.OWN or name in self.__dict__ or hasattr(type(self), name)
         is_known = hasattr(self.__dict__.get("dataset"), name)
-        if not is_own and (is_known or type(self).__module__.startswith(PACKAGE)):
+        is_ours = type(self).__module__.startswith(PACKAGE)
+        if name.startswith("_") and not is_own and is_known and is_ours:
+            wrapped = type(self.dataset).__name__
+            raise AttributeError(f"{name} is private to the {wrapped} that is wrapped: set train_data.dataset.{name}")
+        if not (is_own or name.startswith("_")) and (is_known or is_ours):
             setattr(self.dataset, name, value)
         else:  # also what is new in a subclass of the user's
             super().__setattr__(name, value)
@@ -147,7 +151,7 @@ class FullView(View):
     It has the ``sampler`` and ``update`` of the pruned data set, so a loop runs unchanged, but records nothing.
     """
 
-    OWN = View.OWN | {"sampler"}
+    OWN = View.OWN | {"sampler", "_owner"}
 
     def __init__(self, owner: Owner, seed: int) -> None:
         super().__init__(owner.dataset)
