@@ -173,6 +173,25 @@ def test_a_scheduler_that_counts_steps_without_pace_is_noticed(every: int) -> No
 
 
 @pytest.mark.usefixtures("watched")
+def test_of_schedulers_in_sequence_the_sequence_is_named() -> None:
+    """It is what the loop steps, and what pace has to wrap."""
+
+    def loop() -> None:
+        train_data = infobatch.InfoBatch(torch.utils.data.TensorDataset(torch.rand(64)), 3, delta=0.5)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+        parts: list[Any] = [torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
+        scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [4])
+        for _ in range(2):
+            for (x,) in infobatch.DataLoader(train_data, batch_size=8):
+                train_data.update(x)
+                optimizer.step()
+                scheduler.step()
+
+    (text,) = told(loop)
+    assert text.startswith("SequentialLR was stepped 8 times")
+
+
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("every", [0, None])
 def test_a_later_training_of_the_process_is_watched_too(every: int | None) -> None:
     """In a notebook, short trials come first, with a scheduler or without one."""

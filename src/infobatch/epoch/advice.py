@@ -192,7 +192,8 @@ def find_schedulers() -> list[LRScheduler]:
     found = [one for one in gc.get_objects() if type(one) in kinds]
     if not found:
         _Search.references = references
-    return found
+    inner = {id(part) for one in found for part in getattr(one, "_schedulers", ())}  # of a SequentialLR
+    return [one for one in found if id(one) not in inner]
 
 
 def _counting_kinds() -> set[type[LRScheduler]]:
