@@ -18,7 +18,9 @@ import torch
 from infobatch.epoch import advice
 
 SLOW = Path(__file__).parent / "slow"
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")  # a busy machine is not a fault
 
 

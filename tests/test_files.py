@@ -190,6 +190,7 @@ def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: Path) ->
     assert [draft.exists() for draft in (old, young, other)] == [False, True, True]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_draft_goes_as_soon_as_its_writer_is_known_to_be_dead(tmp_path: Path) -> None:
     """Otherwise a run that is killed and started again could find the disk full of its own drafts for an hour."""
     if not (child := os.fork()):

@@ -9,6 +9,7 @@ from launching import Program
 from infobatch.lab.runs.records import Run
 
 TOY = """
+import itertools
 import os
 import time
 import torch
@@ -32,7 +33,8 @@ def slow():
     pause = float(os.environ.get("PAUSE", 0))
     if pause:  # in a process that will be stopped
         loop.CHECKPOINT_SECONDS = 0.0  # after every epoch
-    return make(lambda *given: (time.sleep(pause), cross_entropy(*given))[1])
+    batches = itertools.count()  # after some it takes its time, so that it is stopped before it ends
+    return make(lambda *given: (time.sleep(pause if next(batches) < 150 else 40 * pause), cross_entropy(*given))[1])
 
 def stuck():
     return make(lambda *given: (time.sleep(60), cross_entropy(*given))[1])

@@ -122,14 +122,14 @@ def test_what_has_a_record_of_ours_is_run_again_where_asked(
 
 
 def test_what_would_not_end_in_time_gives_way_to_what_does() -> None:
-    taken, pace = Array("b", 4), Value("d", 0.1)
+    taken, pace = Array("b", 4), Value("d", 1.0)
     now = time.time()
-    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) == 1
-    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) == 3
-    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 10) is None
-    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 0
-    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 2
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 1
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) == 3
     assert campaign.take(taken, [900, 50, 900, 60], pace, now + 100) is None
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 1000) == 0
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 1000) == 2
+    assert campaign.take(taken, [900, 50, 900, 60], pace, now + 1000) is None
 
 
 def test_one_seed_tells_what_the_others_will_take() -> None:
