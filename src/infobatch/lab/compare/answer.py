@@ -4,9 +4,9 @@
 >>> found = Difference(seeds=(0, 1, 2), mean=-0.1, std=0.46, low=-1.2, high=1.1)
 >>> ahead = Difference(seeds=(0, 1, 2), mean=0.2, std=0.4, low=-0.8, high=1.2)
 >>> print(answer_of(Facts("infobatch", found, judge(found, 0.3, 0.95), saved=0.35, shorter_run=ahead)))
-InfoBatch used 35 % fewer samples than full data and was 0.10 points less accurate (95 %: -1.20 to +1.10); \
-a shorter run that cost as much was 0.30 points less accurate than full data, and 3 seeds cannot tell which \
-of the two is better.
+InfoBatch used 35 % fewer samples than full data and was 0.10 points less accurate (95 % interval of the \
+difference: -1.20 to +1.10); a shorter run that cost as much was 0.30 points less accurate than full data, and 3 seeds \
+cannot tell whether it or InfoBatch is better.
 
 Tables, intervals and verdicts are the evidence; the sentence says what they amount to, and no more.
 """
@@ -213,12 +213,15 @@ def _describe_shorter_run(facts: Facts, found: Difference, ahead: Difference) ->
     if found.seeds == ahead.seeds:  # compared with the baseline, as the method is and as its own row says
         subject = start if _metric(facts) == "accuracy" else f"that of {start}"
         change = f"{subject} {_was(facts, round(found.mean - ahead.mean, 9), *_compared_with(facts.baseline))}"
+        name = capitalize(facts.method)  # "the two" would be the shorter run and full data
+        apart, better = f"it from {name}", f"whether it or {name} is better"
     else:
         change = f"it {_was(facts, ahead.mean, *_compared_with(start))}"
+        apart, better = "the two apart", "which of the two is better"
     is_decided = ahead.n >= FEWEST and ahead.low is not None and ahead.high is not None
     if is_decided and (ahead.low or 0.0) * (ahead.high or 0.0) > 0:
-        return f"{change}, and {_count_seeds(ahead)} are enough to tell the two apart"
-    return f"{change}, and {_count_seeds(ahead)} cannot tell which of the two is better"
+        return f"{change}, and {_count_seeds(ahead)} are enough to tell {apart}"
+    return f"{change}, and {_count_seeds(ahead)} cannot tell {better}"
 
 
 def _reason(verdict: Verdict) -> str:
@@ -233,4 +236,4 @@ def _interval(facts: Facts, found: Difference) -> str:
     if found.low is None or found.high is None:
         return ""
     low, high = (facts.metric.signed(end) for end in (found.low, found.high))
-    return f" ({percent(facts.interval_level)}: {low} to {high})"
+    return f" ({percent(facts.interval_level)} interval of the difference: {low} to {high})"
