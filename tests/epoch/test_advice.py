@@ -64,6 +64,16 @@ def test_a_warning_at_the_end_of_an_epoch_names_what_ended_it(loader: str) -> No
     assert lines_of(an_epoch, "were not finite") == ["assert train.epoch == 1  # asked"]
 
 
+@pytest.mark.parametrize(("least", "says"), [(0, True), (3, False)])
+def test_a_remedy_is_named_if_no_loss_of_an_epoch_was_finite(least: int, says: bool) -> None:
+    train = pruned(infobatch.methods.full())
+    for (x,) in LOADERS["ours"](train):
+        train.update(torch.where(x >= least, torch.nan, x))
+    with pytest.warns(InfoBatchWarning, match="were not finite") as caught:
+        _ = train.epoch  # closes the epoch
+    assert ["learning rate" in str(one.message) for one in caught if "finite" in str(one.message)] == [says]
+
+
 def test_a_warning_of_pace_names_the_call_of_pace() -> None:
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)

@@ -164,7 +164,14 @@ class Advice:
 def warn_not_finite(epoch: int, count: int, of: int, which: str = "") -> None:
     """Warn if some losses of an epoch were not finite."""
     if count:
-        warn(f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep their old scores")
+        remedy = (
+            ". If the weights are not finite either, resume from an earlier checkpoint with a lower learning rate; "
+            "else check inputs and criterion"
+        )
+        warn(
+            f"epoch {epoch}: {count} of {of} losses {which}were not finite; those samples keep their old scores"
+            f"{remedy if count == of else ''}"
+        )
 
 
 def unwrap(optimizer: Any) -> Any:
