@@ -134,7 +134,7 @@ def print_comparison(found: Comparison, best: AtBest | None = None) -> None:
     say(f"difference: compared with {other} at the same seeds{unit} [{level} interval].{lower}")
     if found.rates or any(row.same_cost is not None for row in found.rows):
         rates = found.rates or "at the same learning rate"
-        say(f"{SHORTER_RUN}: full data at equal compute, {rates}.")
+        say(f"{SHORTER_RUN}: full data at equal compute, {rates}; {SHORTER}: the difference from that run.")
     if any(row.looking is not None for row in found.rows):
         say("saved: compute (FLOPs, forward and backward) net of looking; in brackets the samples left out.")
     judged = sum(
