@@ -194,6 +194,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert dead_links(page) == []
 
 
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"examples/\w+\.py", page.read_text()))
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_link_reader_finds_dead_links(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# A title, with (signs)\n```python\n# no heading\n```\n")
     good = "[a](other.md) [b](other.md#a-title-with-signs) [c](#here)"
