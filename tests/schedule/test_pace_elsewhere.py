@@ -286,6 +286,15 @@ def test_a_state_of_pace_that_was_not_loaded_is_warned_of() -> None:
     assert collect_warnings(loaded.train) == []
 
 
+@pytest.mark.parametrize("stop_after", [5, 30])
+def test_a_state_of_pace_without_that_of_the_data_is_warned_of(stop_after: int) -> None:
+    maker = SCHEDULERS["LambdaLR"]
+    first, alone = Run(maker).train(stop_after=stop_after), Run(maker)
+    alone.paced.load_state_dict(first.paced.state_dict())
+    (text,) = collect_warnings(lambda: alone.train(stop_after=40))
+    assert f"{first.paced.state_dict()['count']} steps ahead" in text
+
+
 def test_a_scheduler_that_is_never_stepped_is_warned_of_once() -> None:
     run = Run(SCHEDULERS["CosineAnnealingLR"], accumulate=1000, steps_on_remainder=False)
     (text,) = collect_warnings(run.train)

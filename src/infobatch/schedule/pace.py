@@ -329,10 +329,10 @@ class Paced:
 
     def _watch(self) -> None:
         """At the beginning of an epoch, check that the scheduler was stepped as often as expected in the last one."""
-        epoch, done, _ = self.train_data.progress
+        progress = epoch, done, _ = self.train_data.progress
         if epoch == self._watched_epoch:
             return  # another pass over the same epoch
-        text = ""
+        text, ahead = "", self._count - _steps_at(progress, self.steps_per_epoch)
         if self._is_new and not self._stepped:
             self._begin_here()  # the data may have been loaded since
             if epoch and not _has_trained_here(self.train_data):
@@ -340,6 +340,11 @@ class Paced:
                     f"the data are in epoch {epoch}, but the scheduler is at its start: to continue with it, load the "
                     "state of what pace returned, too; otherwise it begins here, which is right only for a new phase"
                 )
+        elif self._watched_epoch is None and ahead > 1:  # 1: batches need not divide an epoch evenly
+            text = (
+                f"the scheduler is {ahead} steps ahead of the data, which are in epoch {epoch}: load the state of the "
+                "training data, too; otherwise the rate stays as it is until they have caught up"
+            )
         elif self._watched_epoch is not None and epoch == self._watched_epoch + 1:
             text = self._describe_missing(self.train_data.history[-1].growth == 1)
         if text and not self._has_warned:
