@@ -27,12 +27,15 @@ from ..errors import EpochError, InputError, MisalignedError, RankError, StateEr
 from ..files import load, save
 from ..ranks.exchange import find
 from ..schedule.pace import Paced, full_steps, pace
+from ..sieve.undisturbed import kept_random_state
 from .transformers_loss import (
     CROSS_ENTROPY,
     IGNORED,
     LOSS_PER_SAMPLE,
+    LossFunction,
     compare,
     describe,
+    find_scale,
     find_shift,
     fit,
     losses_per_sample,
@@ -72,14 +75,24 @@ class PrunedTrainer(Trainer):
     """A ``transformers.Trainer`` whose ``train_dataset`` is pruned data.
 
     Whatever computes the loss, a ``compute_loss_func`` or the ``compute_loss`` of another class, must return one loss
-    per sample; a ``compute_loss_func`` may also return what ``infobatch.per_sample`` does. Without either, the loss is
-    the cross entropy of the model's ``logits``, averaged over the labeled tokens of a sample, and each batch is checked
-    against the loss that the model itself returns. A sample without a labeled token keeps the score it had.
+    per sample. Without either, the loss is the cross entropy of the model's ``logits``, averaged over the labeled
+    tokens of a sample, and each batch is checked against the loss that the model itself returns. A sample without a
+    labeled token keeps the score it had.
 
     To combine it with another Trainer, write ``class PrunedSeq2SeqTrainer(PrunedTrainer, Seq2SeqTrainer)``.
 
     Args:
         *args, **kwargs: Those of ``transformers.Trainer``. ``train_dataset`` must be pruned data.
+        compute_loss_func: Called as ``f(outputs, labels)``, and with ``num_items_in_batch`` and ``inputs`` if it has
+            parameters of these names. It returns losses, shape [batch], or a ``PerSample``, as ``infobatch.per_sample``
+            and the adapters do. ``num_items_in_batch`` is the number of labels in all batches that are accumulated for
+            a step, None without ``labels``. ``inputs`` is the whole batch; in training it holds the indices of its
+            samples as ``inputs["infobatch_index"]``.
+
+    Attributes:
+        loss_is_scaled_for_ga: As in the Trainer: True if the mean of the losses is their sum over the batch divided by
+            ``num_items_in_batch``, False if it is a mean over the batch, which is divided by the number of accumulated
+            batches. By default None: the first batch shows it.
 
     Raises:
         InputError: If a setting cannot work with pruned data, or a loss is not per sample.
@@ -106,9 +119,8 @@ class PrunedTrainer(Trainer):
     model: Any
     lr_scheduler: Any
     train_dataset: Any
-    loss_is_scaled_for_ga = (
-        False  # it is a mean over its batch, so the Trainer must divide it by the accumulated batches
-    )
+    compute_loss_func: Any
+    loss_is_scaled_for_ga: bool | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -120,8 +132,7 @@ class PrunedTrainer(Trainer):
         """How many tokens the labels are shifted against the logits; known after the first batch."""
         self._worst: Tensor | None = None
         """The largest difference so far between our loss and the model's own; see ``compare``."""
-        if self.compute_loss_func is not None:
-            self.compute_loss_func = ScoredLoss(self.compute_loss_func)
+        self._get_loss_function()
         if self.train_dataset is not None:
             self._check_settings()
 
@@ -254,20 +265,29 @@ class PrunedTrainer(Trainer):
             )
         return loss
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> Any:
         """Return the weighted mean in training, and the Trainer's own loss in evaluation."""
+        number, func, score = num_items_in_batch, self._get_loss_function(), None
+        if func is not None:
+            func.inputs, func.score = dict(inputs), None
         if INDEX not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=number, **kwargs)
         inputs = dict(inputs)
         indices = inputs.pop(INDEX)
-        func, score = self.compute_loss_func, None
-        if func is None and not any("compute_loss" in vars(kind) for kind in self._neighbours()[1]):
+        is_own = any("compute_loss" in vars(kind) for kind in self._neighbours()[1])
+        if is_own:
+            given = {"num_items_in_batch": number} if self.loss_is_scaled_for_ga else {}
+            loss, outputs = super().compute_loss(model, inputs, True, **given)
+            score = None if func is None else func.score
+        elif func is None:
             (loss, score), outputs = self._cross_entropy(model, inputs)
         else:
-            if isinstance(func, ScoredLoss):
-                func.score = None  # of an evaluation
-            loss, outputs = super().compute_loss(model, inputs, True)
-            score = func.score if isinstance(func, ScoredLoss) else None
+            loss, outputs = self._call(func, model, inputs, number)
+            score = func.score
+        if self.loss_is_scaled_for_ga is None and (is_own or func is None):
+            self.loss_is_scaled_for_ga = False  # a mean over its batch
         if isinstance(loss, Tensor) and loss.ndim == 1 and len(loss) != len(indices):
             raise MisalignedError(
                 message(
@@ -277,23 +297,59 @@ class PrunedTrainer(Trainer):
                 )
             )
         scale = self._accumulation_scale()  # before the update, which may end the epoch
+        if self.loss_is_scaled_for_ga and not is_own and number is not None and self.args.average_tokens_across_devices:
+            scale *= self.accelerator.num_processes  # the number is that of all ranks, whose gradients are averaged
         mean = self.train_dataset.update(loss, indices, score=score)
         if scale != 1.0:
             mean = mean * scale
         self._updated = True
         return (mean, outputs) if return_outputs else mean
 
+    def _get_loss_function(self) -> LossFunction | None:
+        """Return the ``compute_loss_func``, wrapped so that it is called with what it takes."""
+        if self.compute_loss_func is not None and not isinstance(self.compute_loss_func, LossFunction):
+            self.compute_loss_func = LossFunction(self.compute_loss_func)
+        return self.compute_loss_func
+
+    def _call(self, func: LossFunction, model: Any, inputs: dict[str, Any], number: Any) -> tuple[Any, Any]:
+        """Run the model as the Trainer does for a ``compute_loss_func``, and return the losses and the outputs."""
+        labels = inputs.pop("labels", None)
+        if self.model_accepts_loss_kwargs and number is not None:
+            inputs["num_items_in_batch"] = number
+        outputs = model(**inputs)
+        doubled = None
+        if self.loss_is_scaled_for_ga is None:
+            is_alone = self.args.gradient_accumulation_steps == self.args.world_size == 1
+            if number is None or not func.takes_number or is_alone:
+                self.loss_is_scaled_for_ga = False
+            else:
+                with torch.no_grad(), kept_random_state(self.args.device):
+                    doubled = func(outputs, labels, num_items_in_batch=2 * number)
+        loss = func(outputs, labels, num_items_in_batch=number)
+        if doubled is not None:
+            self.loss_is_scaled_for_ga = find_scale(loss, doubled)
+        func.inputs = None
+        return loss, outputs
+
     def _accumulation_scale(self) -> float:
         """Return a factor by which an incomplete last accumulation of a pruned epoch counts for what it holds.
 
-        The Trainer divides by the number of batches that it has accumulated, however few.
+        The Trainer divides by the number of batches that it has accumulated, or of their labels, however few.
         """
-        complete = self.args.gradient_accumulation_steps
-        if complete == 1 or (current := self.current_gradient_accumulation_steps) == complete:
+        complete: int = self.args.gradient_accumulation_steps
+        if complete == 1 or (current := int(self.current_gradient_accumulation_steps)) == complete:
             return 1.0
         plan = self.train_dataset.plan()
         fits_one_step = plan.kept <= current * self.args.train_batch_size * self.args.world_size
-        return 1.0 if fits_one_step or plan.kept == plan.size else current / complete
+        if fits_one_step or plan.kept == plan.size:
+            return 1.0
+        if not self.loss_is_scaled_for_ga:
+            return current / complete
+        batch: int = self.args.train_batch_size
+        rest: int = math.ceil(plan.kept / self.args.world_size) % (complete * batch)  # on each rank
+        if self.args.dataloader_drop_last:
+            rest -= rest % batch
+        return rest / (complete * batch)
 
     def _cross_entropy(self, model: Any, inputs: dict[str, Any]) -> tuple[PerSample, Any]:
         """Compute the loss per sample from the logits, and compare its mean with the loss that the model returns.
@@ -388,6 +444,7 @@ class PrunedTrainer(Trainer):
             (has_loader, "a custom training loader or sampler", "The plan determines the samples and their order."),
             (config.split_batches, "split_batches=True", "per_device_train_batch_size is the batch of one rank."),
             (config.dispatch_batches, "dispatch_batches=True", "Every rank loads its own part of the plan."),
+            (args.n_gpu > 1, f"{args.n_gpu} GPUs in one process", "Start it with torchrun, one process per GPU."),
             (self.is_deepspeed_enabled, "DeepSpeed", "It steps and saves by itself: use DDP."),
             (mesh > 1, "ranks that share a batch", "Only data parallelism is supported: use DDP."),
             (data.shard_scores, "shard_scores=True", "Leave it out: a checkpoint holds the scores in one table."),
@@ -399,32 +456,6 @@ class PrunedTrainer(Trainer):
         if (world := find(data.group).world) != args.world_size:
             remedy = "Leave group out: all ranks of the Trainer share the data."
             raise RankError(message(f"training data for {args.world_size} ranks", str(world), remedy))
-
-
-class ScoredLoss:
-    """A ``compute_loss_func`` that may return what ``per_sample`` does: the Trainer gets the losses alone.
-
-    Args:
-        func: The user's function, which returns one loss per sample, or a ``PerSample``.
-
-    Example:
-        >>> import torch, infobatch
-        >>> losses = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
-        >>> func = ScoredLoss(lambda outputs, labels: infobatch.per_sample(outputs, labels != IGNORED))
-        >>> func(losses, torch.tensor([[4, 2], [IGNORED, IGNORED]])), func.score
-        (tensor([2., 0.]), tensor([2., nan]))
-    """
-
-    def __init__(self, func: Callable[..., Any]) -> None:
-        self.func = func
-        self.score: Tensor | None = None
-        """The scores of the last call, if it returned any."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the losses that the function returns, and keep the scores."""
-        found = self.func(*args, **kwargs)
-        loss, self.score = found if isinstance(found, PerSample) else (found, None)
-        return loss
 
 
 class IndexedCollator:

@@ -1,4 +1,4 @@
-"""The loss per sample of a model of transformers: the cross entropy of its logits, compared with the model's own loss.
+"""The loss per sample in ``PrunedTrainer``: the user's own, or the cross entropy of the logits of a model.
 
 A model returns a mean over its batch. Whether our losses are what it averages, and by how many tokens its labels are
 shifted, shows in the loss that it returns. Users need none of this: ``PrunedTrainer`` calls it.
@@ -6,11 +6,13 @@ shifted, shows in the loss that it returns. Users need none of this: ``PrunedTra
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..adapters.per_sample import PerSample, per_sample
@@ -20,15 +22,96 @@ __all__: list[str] = []
 
 IGNORED = -100
 """The label that transformers gives to tokens which are not predicted."""
+NUMBER = "num_items_in_batch"
+"""The name under which the Trainer passes the number of labels of the accumulated batches."""
 CROSS_ENTROPY = "a model whose loss is the cross entropy of its logits"
 LOSS_PER_SAMPLE = (
-    "Pass compute_loss_func=f, where f(outputs, labels, num_items_in_batch=None) returns one loss per sample, or "
-    "infobatch.per_sample(losses, mask)."
+    "Pass compute_loss_func=f, where f(outputs, labels, num_items_in_batch=None, inputs=None) returns one loss per "
+    "sample, or infobatch.per_sample(losses, mask)."
 )
 
 
 def __dir__() -> list[str]:
     return [*__all__]
+
+
+class LossFunction:
+    """A ``compute_loss_func`` that is called with what it takes, and may return a ``PerSample``.
+
+    It is called as the Trainer calls it. The Trainer gets the losses alone.
+
+    Args:
+        func: The user's function, which returns one loss per sample, or a ``PerSample``.
+
+    Raises:
+        InputError: If the function cannot be called with outputs and labels.
+
+    Example:
+        >>> import torch, infobatch
+        >>> losses = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+        >>> func = LossFunction(lambda outputs, labels: infobatch.per_sample(outputs, labels != IGNORED))
+        >>> func(losses, torch.tensor([[4, 2], [IGNORED, IGNORED]]), num_items_in_batch=2), func.score
+        (tensor([2., 0.]), tensor([2., nan]))
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+        self.inputs: dict[str, Any] | None = None
+        """The batch to pass to a function that takes it."""
+        self.score: Tensor | None = None
+        """The scores of the last call, if it returned any."""
+        self.takes_number, self.takes_inputs = True, False
+        try:
+            signature = inspect.signature(func.forward if isinstance(func, nn.Module) else func)
+        except (TypeError, ValueError):  # of C code, say: called as the Trainer would
+            return
+        kinds = {one.kind for one in signature.parameters.values()}
+        self.takes_number = NUMBER in signature.parameters or inspect.Parameter.VAR_KEYWORD in kinds
+        self.takes_inputs = "inputs" in signature.parameters
+        given = [*([NUMBER] if self.takes_number else []), *(["inputs"] if self.takes_inputs else [])]
+        try:
+            signature.bind(None, None, **dict.fromkeys(given))
+        except TypeError as error:
+            expected = "compute_loss_func as f(outputs, labels, num_items_in_batch=None, inputs=None)"
+            remedy = "Name its parameters like these; the last two may be left out."
+            raise InputError(message(expected, f"f{signature}: {error}", remedy)) from None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the losses that the function returns, and keep the scores."""
+        if not self.takes_number:
+            kwargs.pop(NUMBER, None)
+        if self.takes_inputs:
+            kwargs["inputs"] = self.inputs
+        found = self.func(*args, **kwargs)
+        loss, self.score = found if isinstance(found, PerSample) else (found, None)
+        return loss
+
+
+def find_scale(losses: Any, doubled: Any) -> bool | None:
+    """Return True if losses are divided by the number of items, False if they do not depend on it, None if unknown.
+
+    Args:
+        losses: The losses of a batch.
+        doubled: What they would be if the number were twice as large.
+    """
+    if not isinstance(losses, Tensor) or losses.ndim != 1 or not isinstance(doubled, Tensor):
+        return None  # refused elsewhere
+    losses = losses.detach().float()
+    tells = losses.isfinite() & (losses != 0)
+    ratios = (doubled.float() / losses)[tells].tolist()
+    if not ratios:
+        return None
+    for ratio, is_scaled in ((0.5, True), (1.0, False)):
+        if all(abs(one - ratio) < 0.01 for one in ratios):
+            return is_scaled
+    raise InputError(
+        message(
+            "a compute_loss_func whose losses are divided by num_items_in_batch or do not depend on it",
+            f"losses that change by factors from {min(ratios):.3f} to {max(ratios):.3f} when that number doubles",
+            "Say which scale they have in class Mine(PrunedTrainer): loss_is_scaled_for_ga = True if their mean is a "
+            "share of the loss of a whole step, False if it is a mean over the batch.",
+        )
+    )
 
 
 def losses_per_sample(logits: Tensor, labels: Tensor, shift: int, smoothing: float = 0.0) -> tuple[PerSample, Tensor]:
