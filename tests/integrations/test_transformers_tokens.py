@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from transformers import Trainer, default_data_collator
-from transformers_loop import assert_same, bert, by_class, classes, pruned, trainer, with_trainer, without
+from transformers_loop import Save, assert_same, bert, by_class, classes, pruned, trainer, with_trainer, without
 from transformers_tokens import (
     ACCUMULATED,
     BATCH,
@@ -33,7 +33,7 @@ from transformers_tokens import (
 )
 
 import infobatch
-from infobatch.adapters import PerSample
+from infobatch.adapters import PerSample, language_loss
 from infobatch.errors import InputError
 from infobatch.integrations.transformers import PrunedTrainer
 
@@ -89,6 +89,20 @@ def test_a_mean_over_each_batch_is_averaged_over_the_accumulated_ones(func: Any)
     assert_close(model, other, NoArguments())
 
 
+def step_of_two_ranks(order: list[int]) -> Tensor:
+    """Return the parameters after one step, in which each rank divides by the number of its own tokens."""
+    model, losses = llama(), []
+    for rank in range(2):
+        rows = [texts(16)[i] for i in order[rank::2]]
+        tokens = torch.tensor(sum(int((row["labels"][1:] != -100).sum()) for row in rows))
+        batch = default_data_collator(rows)
+        losses.append(token_sums(model(**batch), batch["labels"], tokens))
+    (sum(losses) / 2).backward()
+    optimizer, _ = sgd(model)
+    optimizer.step()
+    return flat(model)
+
+
 def test_two_ranks_leave_what_one_with_larger_batches_does(tmp_path: Path) -> None:
     """All ranks share the number of tokens; without that, each divides by its own, and the means differ."""
     run_ranks(2, Path(__file__).with_name("transformers_tokens.py"), tmp_path)
@@ -97,12 +111,14 @@ def test_two_ranks_leave_what_one_with_larger_batches_does(tmp_path: Path) -> No
     change = (flat(other) - flat(llama())).norm()
     alone = infobatch.InfoBatch(texts(16), num_epochs=1)
     by_pruned(llama(), alone, args=settings(per_device_train_batch_size=2 * BATCH), compute_loss_func=by_tokens)
+    by_rank = step_of_two_ranks(infobatch.InfoBatch(texts(16), num_epochs=1).plan().indices.tolist())
+    assert (by_rank - flat(other)).norm() > 1e-2 * change
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         assert found["over ranks"]["is scaled"] is True
         torch.testing.assert_close(found["over ranks"]["weights"], flat(other), rtol=1e-5, atol=1e-5)
         assert (found["over ranks"]["weights"] - flat(other)).norm() < 1e-4 * change
-        assert (found["by rank"]["weights"] - flat(other)).norm() > 1e-2 * change
+        assert (found["by rank"]["weights"] - by_rank).norm() < 1e-4 * change
         torch.testing.assert_close(found["over ranks"]["scores"], alone.scores, rtol=1e-5, atol=1e-6)
 
 
@@ -210,6 +226,28 @@ def test_losses_that_depend_on_the_number_in_part_must_be_told() -> None:
     assert not torch.equal(flat(model), flat(llama()))
 
 
+class Noticing(nn.Module):
+    """Takes arguments for its loss, and keeps the number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.numbers = llama(), []
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None, **given: Any) -> Any:
+        self.numbers.append(int(given["num_items_in_batch"]))
+        return self.net(input_ids, labels=labels, **given)
+
+
+def test_a_model_has_the_number_as_in_the_trainer() -> None:
+    model, other, train = Noticing(), Noticing(), infobatch.InfoBatch(texts(), num_epochs=1)
+    by_trainer(other, texts(), train)
+    made = PrunedTrainer(model, settings(), train_dataset=train, optimizers=sgd(model))
+    made.compute_loss_func = by_tokens  # it may come late
+    made.train()
+    assert len(model.numbers) == 6
+    assert model.numbers == other.numbers
+
+
 def positional(outputs: Any, labels: Tensor, items: Any) -> Tensor:
     return named(outputs, labels, items)
 
@@ -222,15 +260,33 @@ def test_a_function_that_cannot_be_called_is_refused_at_the_start() -> None:
 # ---- another class's compute_loss --------------------------------------------------------------------------------
 
 
-class Scaled(Trainer):
-    loss_is_scaled_for_ga = True
-
+class Means(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         outputs = model(**inputs)
         loss = by_tokens(outputs, inputs["labels"], num_items_in_batch).loss
         return (loss, outputs) if return_outputs else loss
+
+
+class PrunedMeans(PrunedTrainer, Means):
+    pass
+
+
+def test_another_class_that_does_not_say_how_it_scales_takes_means_over_its_batches() -> None:
+    """It is not told the number, or its losses would be divided twice."""
+    model, other = llama(), llama()
+    by_pruned(model, infobatch.InfoBatch(texts(), num_epochs=1), PrunedMeans)
+    by_pruned(
+        other,
+        infobatch.InfoBatch(texts(), num_epochs=1),
+        compute_loss_func=lambda outputs, labels: language_loss(outputs.logits, labels, shift=True),
+    )
+    assert_close(model, other, llama())
+
+
+class Scaled(Means):
+    loss_is_scaled_for_ga = True
 
 
 class PrunedScaled(PrunedTrainer, Scaled):
@@ -283,6 +339,15 @@ def test_an_incomplete_last_step_of_a_pruned_epoch_counts_for_what_it_holds() ->
     assert {one.kept % (BATCH * ACCUMULATED) for one in train.history} - {0, 40 % (BATCH * ACCUMULATED)}
     torch.testing.assert_close(train.scores, expected.scores, rtol=1e-4, atol=1e-5)
     assert_close(model, other, llama())
+
+
+def test_a_resumed_run_finds_out_again_and_equals_an_uninterrupted_one() -> None:
+    nets, datas = [llama(), llama()], [infobatch.InfoBatch(texts(40), num_epochs=3, delta=0.9) for _ in range(2)]
+    by_pruned(nets[0], datas[0], compute_loss_func=noisy, callbacks=[Save([5])])
+    made = PrunedTrainer(nets[1], settings(3), train_dataset=datas[1], optimizers=sgd(nets[1]), compute_loss_func=noisy)
+    made.train(resume_from_checkpoint="out/checkpoint-5")
+    assert datas[0].history[1].kept < 40
+    assert torch.equal(flat(nets[0]), flat(nets[1]))
 
 
 # ---- several GPUs ------------------------------------------------------------------------------------------------
