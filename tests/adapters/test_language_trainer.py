@@ -66,28 +66,15 @@ class InOrder(Trainer):
         return SequentialSampler(self.train_dataset)
 
 
-class ByTokens(PrunedTrainer):
+def token_losses(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> PerSample:
     """Every token of a step has the same influence, as in the Trainer."""
-
-    loss_is_scaled_for_ga = True  # the losses are divided by the tokens of the whole step already
-    number: Any = None
-
-    def compute_loss(self, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
-        self.number = num_items_in_batch  # PrunedTrainer does not hand it on
-        return super().compute_loss(*args, **kwargs)
-
-    def losses(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> PerSample:
-        average = "batch" if self.number is None else self.number
-        return language_loss(outputs.logits, labels, shift=True, average=average)
+    average = "batch" if num_items_in_batch is None else num_items_in_batch
+    return language_loss(outputs.logits, labels, shift=True, average=average)
 
 
-def by_tokens(model: Any, folder: Path, train: infobatch.Pruned) -> ByTokens:
-    made: ByTokens
+def by_tokens(model: Any, folder: Path, train: infobatch.Pruned) -> PrunedTrainer:
     given = {"train_dataset": train, "optimizers": sgd(model)}
-    made = ByTokens(
-        model, settings(folder, train.num_epochs), compute_loss_func=lambda *args, **_: made.losses(*args), **given
-    )
-    return made
+    return PrunedTrainer(model, settings(folder, train.num_epochs), compute_loss_func=token_losses, **given)
 
 
 @pytest.mark.filterwarnings("ignore:.*prunes nothing")
