@@ -124,7 +124,10 @@ def _check_head(logits: Any, labels: Any, class_weights: Any) -> None:
     if not is_integer or labels.device != logits.device:
         expected = f"labels as integers of shape [{len(logits)}, height, width] on {logits.device}"
         got = f"{describe(labels)} on {labels.device}" if isinstance(labels, Tensor) else describe(labels)
-        raise InputError(message(expected, got, "Pass class numbers: labels.squeeze(1) for [batch, 1, height, width]."))
+        remedy = "Pass class numbers: labels.squeeze(1) for [batch, 1, height, width]."
+        if is_right and not is_integer:
+            remedy = "Pass class numbers as integers: labels.long()."
+        raise InputError(message(expected, got, remedy))
     if class_weights is not None:
         fits = isinstance(class_weights, Tensor) and class_weights.shape == logits.shape[1:2]
         if not fits or not class_weights.is_floating_point() or class_weights.device != logits.device:
