@@ -153,7 +153,7 @@ def test_unknown_nets_and_optimizers() -> None:
         make_optimizer(torch.nn.Linear(1, 1), Settings(optimizer="adamm"))
 
 
-@pytest.mark.parametrize("schedule", ["onecycle", "cosine", "step", "constant"])
+@pytest.mark.parametrize("schedule", ["onecycle", "cosine", "poly", "step", "constant"])
 def test_schedules_end_where_they_should(schedule: str) -> None:
     settings = Settings.of({"schedule": schedule, "lr": 1.0})
     optimizer = make_optimizer(torch.nn.Linear(1, 1), settings)
@@ -165,6 +165,8 @@ def test_schedules_end_where_they_should(schedule: str) -> None:
         if len(rates) < 100:
             scheduler.step()
     assert max(rates) == pytest.approx(1.0)
-    assert rates[-1] == pytest.approx({"step": 0.008, "constant": 1.0}.get(schedule, 0.0), abs=1e-3)
+    assert rates[-1] == pytest.approx({"poly": 0.01**0.9, "step": 0.008, "constant": 1.0}.get(schedule, 0.0), abs=1e-3)
+    if schedule == "poly":
+        assert rates == pytest.approx([(1 - step / 100) ** 0.9 for step in range(100)])
     if schedule == "onecycle":
         assert rates.index(max(rates)) == pytest.approx(29, abs=1)

@@ -20,6 +20,9 @@ from ..import_target import callables_of, module_of
 from .readers import cifar, class_folders, class_names, digits, idx, npy, own_images, parquet, tiny_imagenet
 from .readers.common import Samples
 from .readers.decode import Shape
+from .segmentation import files as masked_files
+from .segmentation import made
+from .segmentation import task as segmentation
 from .task import Arrays, Task
 
 
@@ -58,6 +61,10 @@ class TaskInfo:
     flip: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)
     """Settings used for this task unless others are given."""
+    built_in: Callable[[], Samples] | None = None
+    """Makes the data of a task without files."""
+    make: Callable[[str, Samples, dict[str, Any]], Task] | None = None
+    """Makes the task from its name, data and defaults, if it does not classify images."""
 
 
 def make_task(task: str, data: str) -> Task:
@@ -79,6 +86,8 @@ def make_task(task: str, data: str) -> Task:
         raise InputError(message("a task of the lab, or MODULE:FUNCTION", repr(task), suggest(task, TASKS)))
     info = TASKS[task]
     samples = _samples(info, data)
+    if info.make is not None:
+        return info.make(info.name, samples, info.defaults)
     classes = samples.classes or info.classes or _numbered(samples)
     for name, part in (("training", samples.train), ("test", samples.test)):
         _check_fits(info, part, len(classes), f"{name} set of {task}" + (f" in {data}" if data else ""))
@@ -134,10 +143,10 @@ def _could_be(info: TaskInfo, shape: Shape, classes: int) -> bool:
 
 
 def _samples(info: TaskInfo, data: str) -> Samples:
-    if not info.layouts:
+    if info.built_in is not None:
         if data:
-            raise InputError(message(f"no data folder for {info.name}", repr(data), "Its data come with scikit-learn."))
-        return digits.read()
+            raise InputError(message(f"no data folder for {info.name}", repr(data), f"Its data come {info.origin}."))
+        return info.built_in()
     root = Path(data).expanduser()
     for layout, place in _find_layouts(info, root) if data else ():
         return layout.read(place)
@@ -242,12 +251,16 @@ _GREY_DEFAULTS = {"model": "conv", "epochs": 20, "batch_size": 128, "lr": 0.1}
 # smoothing is our choice.
 _CIFAR_DEFAULTS = {"model": "resnet18", "epochs": 200, "batch_size": 128, "lr": 0.05, "label_smoothing": 0.1}
 
+# mmsegmentation's: SGD with momentum 0.9, weight decay 5e-4, batches of 16 and the poly schedule.
+_MASKS_DEFAULTS = {"model": "fpn32", "epochs": 60, "batch_size": 16, "lr": 0.05, "schedule": "poly"}
+
 _ALL = (
     TaskInfo(
         name="digits",
         description="1,797 handwritten digits of 8 x 8 pixels; comes with scikit-learn, trains in seconds",
         origin=f"with scikit-learn ({installing('lab')})",
         layouts=(),
+        built_in=digits.read,
         shape=(1, 8, 8),
         classes=class_names.DIGITS,
         mean=(0.0,),
@@ -381,6 +394,39 @@ _ALL = (
             ),
             Layout(parquet.DESCRIPTION, parquet.is_present, own_images.read_parquet, ("data",)),
         ),
+    ),
+    TaskInfo(
+        name="shapes",
+        description="320 made images of 24 x 24 pixels, segmented into discs and squares; trains in seconds",
+        origin="with the lab, which draws them",
+        layouts=(),
+        built_in=made.read,
+        make=segmentation.make,
+        defaults={**_MASKS_DEFAULTS, "model": "fpn8", "epochs": 12, "threads": 1},
+    ),
+    TaskInfo(
+        name="ade20k",
+        description="22,210 photos, read from their files at 512 pixels, and the class of each pixel among 150",
+        origin="ADEChallengeData2016.zip of the MIT scene parsing benchmark.",
+        layouts=(
+            Layout(
+                masked_files.ADE20K_DESCRIPTION,
+                masked_files.has_ade20k,
+                masked_files.read_ade20k,
+                ("ADEChallengeData2016", "ade/ADEChallengeData2016"),
+            ),
+        ),
+        make=segmentation.make,
+        # 63 epochs of 1,264 batches are the 80k steps of mmsegmentation's schedule
+        defaults={**_MASKS_DEFAULTS, "model": "transformers:upernet", "epochs": 63, "lr": 0.01, "workers": 8},
+    ),
+    TaskInfo(
+        name="segmentation",
+        description="your own images and masks; size and, without classes.txt, classes are taken from them",
+        origin="your own: images, and masks that hold the class of each pixel.",
+        layouts=(Layout(masked_files.PLAIN_DESCRIPTION, masked_files.has_plain, masked_files.read_plain),),
+        make=segmentation.make,
+        defaults=_MASKS_DEFAULTS,
     ),
 )
 

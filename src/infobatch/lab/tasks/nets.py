@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError, message
 from ..format import suggest
+from .segmentation.nets import check_has_masks, is_mask, pyramid, upernet
 from .task import Task
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
 NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "conv": conv,
     "conv8": partial(conv, filters=8),
+    "fpn8": partial(pyramid, width=8),
+    "fpn32": partial(pyramid, width=32),
     "mlp": mlp,
     "mlp16": partial(mlp, width=16),
     "mlp32": partial(mlp, width=32),
@@ -108,6 +111,7 @@ NETS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 
 RELATIVES = {
     "conv": "conv8",
+    "fpn32": "fpn8",
     "mlp": "mlp32",
     "mlp64": "mlp16",
     "resnet18": "resnet8",
@@ -181,7 +185,8 @@ def named_net(name: str, task: Task) -> nn.Module:
         if task.make_model is None:
             raise InputError(message("a task with its own net", task.name, "Name a model."))
         return task.make_model()
-    first = cast(Any, task.train)[0][0]
+    first, target = cast(Any, task.train)[0]
+    check_has_masks(name, target)
     if not isinstance(first, Tensor):
         remedy = "Give the task a make_model."
         raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
@@ -191,8 +196,10 @@ def named_net(name: str, task: Task) -> nn.Module:
 def name_relative(task: Task, settings: Settings) -> str:
     """Name a small net for the task of a run, of the same kind as its model if that is a net of the lab."""
     name = settings.model or default_net(task)
-    first = cast(Any, task.train)[0][0]
+    first, target = cast(Any, task.train)[0]
     is_image = isinstance(first, Tensor) and first.dim() == 3
+    if is_image and is_mask(target):
+        return RELATIVES.get(name, "fpn8")
     return RELATIVES.get(name, "resnet8w8" if is_image else "mlp16")
 
 
@@ -208,7 +215,9 @@ def _timm(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _transformers(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build an image classifier with random weights from the library's default configuration."""
+    """Build an image classifier, or UperNet, with random weights from the library's default configuration."""
+    if name == "upernet":
+        return upernet(shape, classes)
     try:
         from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForImageClassification
     except ImportError as error:

@@ -163,6 +163,8 @@ class Task:
     margin: float | None = None
     """How much of the metric may be lost without harm, in its unit. By default what the metric says, or 0.3 points of a
     percentage."""
+    test_batch: int = 0
+    """The most test samples in a batch, for large outputs; 1 if inputs differ in size. By default hundreds."""
 
     def __post_init__(self) -> None:
         for name, part in (("training", self.train), ("test", self.test)):
@@ -174,6 +176,8 @@ class Task:
                 check_labels(part.labels, len(self.classes), where)
             self._check_masks(part, where)
         checks.check_dataset(self.train)
+        if self.test_batch:
+            checks.check_count("test_batch", self.test_batch, 1, "Leave it out for the lab's own size.")
         check_call(self.loss, "loss", ("outputs", "labels", "label_smoothing"), LOSS)
         for name, arguments in (
             ("augment", ("inputs", "targets", "generator")),

@@ -190,7 +190,7 @@ class Resident:
         self.batch_size = settings.batch_size
         self.seconds = 0.0
         is_array = isinstance(task.test, Arrays)
-        self._test = _TestArrays(task.test, device) if is_array else _TestLoader(task, settings, device)
+        self._test = _TestArrays(task, device) if is_array else _TestLoader(task, settings, device)
 
     def epoch(self, draws: Draws, done: int) -> Iterator[Batch]:
         """See Feed."""
@@ -249,15 +249,17 @@ class Loader:
 
 
 class _TestArrays:
-    def __init__(self, data: Any, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device) -> None:
+        data = cast(Any, task.test)
         self.inputs, self.targets = move(data.inputs, device), move(data.labels, device)
+        self.size = task.test_batch or TEST_BATCH
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for at in range(0, count_rows(self.targets), TEST_BATCH):
-            yield self._rows(at, TEST_BATCH)
+        for at in range(0, count_rows(self.targets), self.size):
+            yield self._rows(at, self.size)
 
     def few(self) -> Iterator[tuple[Any, Any]]:
-        yield self._rows(0, FEW)
+        yield self._rows(0, min(self.size, FEW))
 
     def _rows(self, at: int, count: int) -> tuple[Any, Any]:
         return take(self.inputs, slice(at, at + count)), take(self.targets, slice(at, at + count))
@@ -265,10 +267,11 @@ class _TestArrays:
 
 class _TestLoader:
     def __init__(self, task: Task, settings: Settings, device: torch.device) -> None:
-        size = min(TEST_BATCH, max(settings.batch_size, 256))
+        size = task.test_batch or min(TEST_BATCH, max(settings.batch_size, 256))
         data, generator = cast(Any, task.test), torch.Generator()
         self.loader: Any = torch.utils.data.DataLoader(data, size, num_workers=settings.workers, generator=generator)
         self.classes, self.device = len(task.classes), device
+        self.few_size = min(size, FEW)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return checked_pairs(self.loader, self.classes, "test", self.device)
@@ -279,7 +282,8 @@ class _TestLoader:
         It uses a worker if the run does: files that a data set opens here would be inherited by later workers.
         """
         workers, generator = min(1, self.loader.num_workers), torch.Generator()
-        loader: Any = torch.utils.data.DataLoader(self.loader.dataset, FEW, num_workers=workers, generator=generator)
+        data: Any = self.loader.dataset
+        loader: Any = torch.utils.data.DataLoader(data, self.few_size, num_workers=workers, generator=generator)
         return islice(checked_pairs(loader, self.classes, "test", self.device), 1)
 
 

@@ -347,7 +347,8 @@ class Training:
         """Run the pruned samples through the net without training on them, for methods that need their losses."""
         self.model.eval()
         generator = torch.Generator()  # otherwise the loader would draw from torch's global generator
-        for (inputs, targets), indices in self.train_data.hidden(batch_size=TEST_BATCH, generator=generator):
+        size = self.settings.batch_size if self.task.test_batch else TEST_BATCH
+        for (inputs, targets), indices in self.train_data.hidden(batch_size=size, generator=generator):
             outputs = self._predict(self.model, self.preprocess(move(inputs, self.device)))
             targets = move(targets, self.device)
             losses, score = split_losses(self.task.loss(outputs, targets, self.settings.label_smoothing))

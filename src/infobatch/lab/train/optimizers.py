@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, OneCycleLR, PolynomialLR
 
 from ...errors import InputError, message
 from ...plan import Plan
@@ -62,6 +62,9 @@ IN_A_GRAPH = frozenset({"sgd", "adam", "adamw", "radam"})
 """Optimizers whose step a CUDA graph can capture: learning rate and counters are tensors that the CPU never reads."""
 
 
+POLY_POWER = 0.9
+
+
 def make_optimizer(model: nn.Module, settings: Settings, *, captured: bool = False) -> Optimizer:
     """Build the optimizer that the settings name.
 
@@ -95,6 +98,8 @@ def make_scheduler(optimizer: Optimizer, settings: Settings, total_steps: int) -
         return OneCycleLR(optimizer, settings.lr, total_steps, pct_start=warmup, cycle_momentum=cycle)
     if settings.schedule == "cosine":
         return CosineAnnealingLR(optimizer, total_steps)
+    if settings.schedule == "poly":
+        return PolynomialLR(optimizer, total_steps, power=POLY_POWER)
     if settings.schedule == "step":
         return MultiStepLR(optimizer, [round(share * total_steps) for share in settings.milestones], gamma=0.2)
     return LambdaLR(optimizer, _one)

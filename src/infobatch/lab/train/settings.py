@@ -18,7 +18,7 @@ from ..tasks.nets import check_net
 from .method_text import NO_GROWING_RATE, check_method, is_retired, is_reweighted, parse_sieve, pruning_method
 
 Compensate = Literal["none", "loss"]
-Schedule = Literal["onecycle", "cosine", "step", "constant"]
+Schedule = Literal["onecycle", "cosine", "poly", "step", "constant"]
 Amp = Literal["none", "bf16", "fp16"]
 FeedChoice = Literal["auto", "resident", "loader"]
 CropPadding = Literal["zeros", "reflect"]
@@ -68,7 +68,7 @@ class Settings:
     weight_decay: float = 5e-4
     """The weight decay; with adamw it is decoupled."""
     schedule: Schedule = "onecycle"
-    """The learning-rate schedule."""
+    """The learning-rate schedule; poly falls to 0 as (1 - t/T)^0.9, as in mmsegmentation."""
     warmup: float = 0.3
     """OneCycle: the share of the run during which the learning rate rises."""
     milestones: tuple[float, ...] = (0.3, 0.6, 0.8)
