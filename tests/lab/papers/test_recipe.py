@@ -45,7 +45,8 @@ def test_cells_can_run_or_say_what_they_wait_for(recipe: recipes.Recipe) -> None
         if cell.settings is not None:
             assert cell.settings.task in catalogue.TASKS
             assert cell.settings.optimizer in optim.OPTIMIZERS
-            assert cell.settings.model in nets.NETS or cell.settings.model.startswith("timm:resnet")
+            known = cell.settings.model in nets.NETS or cell.settings.model.startswith("timm:resnet")
+            assert known or cell.settings.model == "transformers:upernet"
             assert cell.unit
 
 
@@ -62,12 +63,12 @@ def test_what_is_waited_for_is_not_there(recipe: recipes.Recipe) -> None:
 def test_quick_versions_are_small_and_keep_the_method(recipe: recipes.Recipe) -> None:
     quick = runs(recipe, quick=True)
     seconds = 0.0
-    for _, settings in quick:
-        assert settings.task == "digits"
-        assert settings.model in ("conv", "mlp")
-        seconds += (
-            settings.epochs * math.ceil(1257 / settings.batch_size) * (0.008 if settings.model == "conv" else 0.002)
-        )
+    for cell, settings in quick:
+        segments = cell.settings is not None and cell.settings.task == "ade20k"
+        assert settings.task == ("shapes" if segments else "digits")
+        assert settings.model in (("fpn8",) if segments else ("conv", "mlp"))
+        steps = settings.epochs * math.ceil((240 if segments else 1257) / settings.batch_size)
+        seconds += steps * {"fpn8": 0.02, "conv": 0.008, "mlp": 0.002}[settings.model]
     assert seconds <= 60
     for cell in recipe.cells:
         assert (cell.quick is None) == (cell.settings is None)
@@ -121,6 +122,8 @@ def test_savings_that_the_notes_reckon() -> None:
     assert round(saved_by("author_tiers", 200), 1) == 41.3
     assert round(saved_by("author_tiers", 90), 1) == 41.2
     assert round(saved_by("author_tiers", 150), 1) == 41.5
+    assert round(saved_by("author_tiers:delta=0.85", 63), 1) == 40.0
+    assert abs(63 * math.ceil(20210 / 16) - 80_000) < math.ceil(20210 / 16)
     assert round(saved_by("random:ratio=0.379", 200)) == 33
     assert round(saved_by("random:ratio=0.184", 200)) == 16
 

@@ -368,17 +368,24 @@ QUICK_EPOCHS = 12
 QUICK_LR = {"sgd": 0.05, "adam": 0.003, "adamw": 0.003, "radam": 0.003, "lars": 1.0, "lamb": 0.01}
 
 
-def stand_in(settings: Settings, longest: int) -> Settings:
-    """Return the same method, optimizer and schedule on digits with a small net: seconds on a CPU.
+SEGMENTED = ("ade20k", "segmentation")
+"""Tasks whose stand-in is segmentation, too."""
 
-    ``longest`` is the length of the recipe's longest run, so that runs of other lengths keep their proportion.
+
+def stand_in(settings: Settings, longest: int) -> Settings:
+    """Return the same method, optimizer and schedule on small data with a small net: seconds on a CPU.
+
+    The data are digits, and for segmentation made shapes. ``longest`` is the length of the recipe's longest run, so
+    that runs of other lengths keep their proportion.
     """
+    segments = settings.task in SEGMENTED
+    classifier = "mlp" if settings.model.endswith("resnet18") else "conv"
     return settings.but(
-        task="digits",
+        task="shapes" if segments else "digits",
         data="",
-        model="mlp" if settings.model.endswith("resnet18") else "conv",
+        model="fpn8" if segments else classifier,
         epochs=max(4, round(QUICK_EPOCHS * settings.epochs / longest)),
-        batch_size=64,
+        batch_size=16 if segments else 64,
         lr=QUICK_LR.get(settings.optimizer, settings.lr),
         threads=1,
     )
