@@ -20,9 +20,7 @@ from ..import_target import callables_of, module_of
 from .readers import cifar, class_folders, class_names, digits, idx, npy, own_images, parquet, tiny_imagenet
 from .readers.common import Samples
 from .readers.decode import Shape
-from .segmentation import files as masked_files
-from .segmentation import made
-from .segmentation import task as segmentation
+from .segmentation import made_shapes, mask_files, mask_task
 from .task import Arrays, Task
 
 
@@ -400,8 +398,8 @@ _ALL = (
         description="320 made images of 24 x 24 pixels, segmented into discs and squares; trains in seconds",
         origin="with the lab, which draws them",
         layouts=(),
-        built_in=made.read,
-        make=segmentation.make,
+        built_in=made_shapes.read,
+        make=mask_task.make,
         defaults={**_MASKS_DEFAULTS, "model": "fpn8", "epochs": 12, "threads": 1},
     ),
     TaskInfo(
@@ -410,13 +408,13 @@ _ALL = (
         origin="ADEChallengeData2016.zip of the MIT scene parsing benchmark.",
         layouts=(
             Layout(
-                masked_files.ADE20K_DESCRIPTION,
-                masked_files.has_ade20k,
-                masked_files.read_ade20k,
+                mask_files.ADE20K_DESCRIPTION,
+                mask_files.has_ade20k,
+                mask_files.read_ade20k,
                 ("ADEChallengeData2016", "ade/ADEChallengeData2016"),
             ),
         ),
-        make=segmentation.make,
+        make=mask_task.make,
         # 63 epochs of 1,264 batches are the 80k steps of mmsegmentation's schedule
         defaults={**_MASKS_DEFAULTS, "model": "transformers:upernet", "epochs": 63, "lr": 0.01, "workers": 8},
     ),
@@ -424,8 +422,8 @@ _ALL = (
         name="segmentation",
         description="your own images and masks; size and, without classes.txt, classes are taken from them",
         origin="your own: images, and masks that hold the class of each pixel.",
-        layouts=(Layout(masked_files.PLAIN_DESCRIPTION, masked_files.has_plain, masked_files.read_plain),),
-        make=segmentation.make,
+        layouts=(Layout(mask_files.PLAIN_DESCRIPTION, mask_files.has_plain, mask_files.read_plain),),
+        make=mask_task.make,
         defaults=_MASKS_DEFAULTS,
     ),
 )

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError, message
 from ..format import suggest
-from .segmentation.nets import check_has_masks, is_mask, pyramid, upernet
+from .segmentation.pixel_nets import check_has_masks, is_mask, pyramid, upernet
 from .task import Task
 
 if TYPE_CHECKING:

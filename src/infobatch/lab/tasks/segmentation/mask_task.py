@@ -9,13 +9,14 @@ from torch.nn import functional as F
 
 from ....adapters import segmentation_loss
 from ....adapters.per_sample import PerSample
+from ....checks import describe
 from ....errors import InputError, message
 from ...metrics import MeanIoU
 from ..readers.common import Samples
 from ..task import Arrays, Task
 from .crops import IGNORED, RandomCrops
-from .files import MaskedImages
-from .nets import HEAD_WEIGHTS
+from .mask_files import MaskedImages
+from .pixel_nets import HEAD_WEIGHTS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet, as in mmsegmentation."""
@@ -27,9 +28,20 @@ class FullSizeIoU(MeanIoU):
     """The mean intersection over union at the size of the masks: the decode head's logits are resized to it."""
 
     def update(self, outputs: Tensor | tuple[Tensor, ...], targets: Tensor) -> None:
-        """Count the pixels of a batch; see MeanIoU."""
+        """Count the pixels of a batch.
+
+        Args:
+            outputs: The logits of the decode head, [N, classes, height, width], alone or as the first of several.
+            targets: The class of each pixel, [N, height, width] as integers, of any size.
+
+        Raises:
+            InputError: If there are no logits of pixels, or a label is not a class.
+        """
         logits = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-        if isinstance(logits, Tensor) and logits.dim() == 4 and logits.shape[2:] != targets.shape[1:]:
+        if not isinstance(logits, Tensor) or logits.dim() != 4:
+            remedy = "Choose a net that labels pixels: fpn8, fpn32 or transformers:upernet."
+            raise InputError(message("outputs [N, classes, height, width] of the net", describe(logits), remedy))
+        if logits.shape[2:] != targets.shape[1:]:
             logits = F.interpolate(logits.float(), size=targets.shape[1:], mode="bilinear", align_corners=False)
         super().update(logits, targets)
 
