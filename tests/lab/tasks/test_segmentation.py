@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from infobatch.errors import InputError
 from infobatch.lab.metrics import MeanIoU
 from infobatch.lab.tasks.catalogue import make_task
-from infobatch.lab.tasks.nets import make_net
+from infobatch.lab.tasks.nets import make_net, name_relative
 from infobatch.lab.tasks.segmentation.crops import RandomCrops
 from infobatch.lab.tasks.segmentation.mask_task import FullSizeIoU, heads_loss
 from infobatch.lab.tasks.task import Task
@@ -161,6 +161,8 @@ def test_a_small_proxy_is_the_default_of_a_sieve(tmp_path: Path) -> None:
     told = facts(make_task("segmentation", str(tmp_path)), method="sieve.hardest:keep=0.5", model="fpn32")
     assert told[0]["sieve"]["net"] == "fpn8"
     assert 0.5 < told[-1]["compute"] < 0.75
+    for model in ("transformers:upernet", "task"):
+        assert name_relative(make_task("shapes", ""), Settings(model=model)) == "fpn8"
 
 
 def test_a_shorter_run_stops_after_its_steps(tmp_path: Path) -> None:
@@ -181,9 +183,16 @@ def test_images_of_several_sizes_are_trained_on_in_one_and_tested_in_their_own(t
     assert end["saved"] > 0
 
 
-def copy_with_confidence(task: Task) -> Task:
+def copy_with_confidence(task: Task, sizes: list[int] | None = None) -> Task:
+    """Return a copy for methods that need confidences; ``sizes`` gets those of the batches."""
+
+    def confidence(outputs: tuple[Tensor, ...], masks: Tensor) -> Tensor:
+        if sizes is not None:
+            sizes.append(len(masks))
+        return outputs[0].softmax(1).amax((1, 2, 3)).detach()
+
     task = copy.copy(task)
-    object.__setattr__(task, "confidence", lambda outputs, masks: outputs[0].softmax(1).amax((1, 2, 3)).detach())
+    object.__setattr__(task, "confidence", confidence)
     return task
 
 
@@ -204,18 +213,21 @@ class SizesIoU(FullSizeIoU):
 
 @pytest.mark.parametrize("feed", ["resident", "loader"])
 def test_no_test_batch_is_larger_than_the_task_allows(feed: str) -> None:
-    """Nor are those of pruned samples, of which kakurenbo needs the losses."""
+    """And pruned samples, of which kakurenbo needs the losses, come in batches as large as those of training."""
     shapes, found, ends = make_task("shapes", ""), {}, []
     for bound in (0, 7):
         found[bound] = []
-        task = copy_with_confidence(shapes)
+        trained: list[int] = []
+        task = copy_with_confidence(shapes, trained)
         object.__setattr__(task, "test_batch", bound)
         object.__setattr__(task, "metric", SizesIoU(found[bound]))
         chosen: Any = "auto" if feed == "resident" else "loader"
-        ends.append(facts(task, method="kakurenbo", epochs=2, batch_size=16, feed=chosen)[-1])
+        ends.append(facts(task, method="kakurenbo:ratio=0.5", epochs=3, batch_size=16, feed=chosen)[-1])
+        assert ends[-1]["saved"] > 0
+        assert (max(trained[1:]) == 16) == bool(bound)
     assert max(found[0]) == 80
     assert max(found[7]) == 7
-    assert sum(found[7][1:]) == 2 * 80  # after the first few, which check the metric
+    assert sum(found[7][1:]) == 3 * 80  # after the first few, which check the metric
     assert ends[0]["metric"] == pytest.approx(ends[1]["metric"], abs=0.1)
 
 
@@ -239,6 +251,18 @@ def test_shapes_are_learned() -> None:
     told = facts(task, method="full", epochs=6, batch_size=16)
     share = (task.test.labels == 0).sum() / (task.test.labels != 255).sum()  # type: ignore[union-attr]
     assert told[-1]["metric"] > 100 * float(share) / 3 + 10
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 24), (33, 50), (1, 2)])
+def test_small_nets_take_images_of_any_size_and_mix_no_rows(height: int, width: int) -> None:
+    torch.manual_seed(0)
+    net, images = make_net("fpn8", (3, 24, 24), 5).eval(), torch.randn(3, 3, height, width)
+    with torch.no_grad():
+        together, alone = net(images), [net(image[None]) for image in images]
+    assert [tuple(head.shape[:2]) for head in together] == [(3, 5), (3, 5)]
+    assert tuple(together[0].shape[2:]) == (-(-height // 2), -(-width // 2))
+    for at, head in enumerate(together):
+        assert torch.allclose(head, torch.cat([each[at] for each in alone]), atol=1e-5)
 
 
 def test_ade20k_with_upernet_takes_a_step_of_both_heads() -> None:
