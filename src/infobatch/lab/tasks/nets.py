@@ -188,7 +188,8 @@ def named_net(name: str, task: Task) -> nn.Module:
     first, target = cast(Any, task.train)[0]
     check_has_masks(name, target)
     if not isinstance(first, Tensor):
-        remedy = "Give the task a make_model."
+        has_own = task.make_model is not None
+        remedy = "Leave the model out: the task has a make_model." if has_own else "Give the task a make_model."
         raise InputError(message(f"inputs as tensors, for the net {name}", type(first).__name__, remedy))
     return make_net(name, tuple(first.shape), max(len(task.classes), 1))
 

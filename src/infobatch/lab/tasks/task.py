@@ -25,6 +25,7 @@ from .nested import count_rows, take, tensors_of
 Loss = Callable[[Any, Any, float], Any]
 Augment = Callable[[Any, Any, torch.Generator], tuple[Any, Any]]
 Confidence = Callable[[Any, Any], Tensor]
+Features = Callable[[int, torch.device], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +156,9 @@ class Task:
     """Builds the task's own net, used unless another model is named."""
     source: str = ""
     """Where the data come from, for the record: names and hashes of files. If empty, data in memory are hashed."""
+    features: Features | None = None
+    """(seed, device) -> features [N, d] of the training samples, for static methods that need no more than these, such
+    as static.dq; by default those of a proxy, which needs classes."""
     augment: Augment | None = None
     """(inputs, targets, generator) -> both, for training batches on the device, after crops, flips and ``mean``; all
     its random numbers come from the generator."""
@@ -182,6 +186,7 @@ class Task:
         for name, arguments in (
             ("augment", ("inputs", "targets", "generator")),
             ("confidence", ("outputs", "targets")),
+            ("features", ("seed", "device")),
         ):
             if getattr(self, name) is not None:
                 check_call(getattr(self, name), name, arguments, "Give its other arguments defaults.")

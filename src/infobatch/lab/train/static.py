@@ -19,6 +19,7 @@ from ... import methods, selection
 from ...errors import InputError, message
 from ...methods.method import Method
 from ...selection import Evidence, Selection
+from ..tasks.nested import take
 from ..tasks.nets import make_net
 from ..tasks.task import Arrays, Task
 from .method_text import parse_method, parse_sieve, parse_static
@@ -52,20 +53,31 @@ class Prepared:
 
 
 def gather_evidence(task: Task, seed: int, device: torch.device, runs: int = 0) -> tuple[Evidence, float]:
-    """Train a proxy on the task's training samples, ``runs`` times; return its evidence and the seconds that took."""
+    """Return evidence of the task's training samples and the seconds that took.
+
+    It comes from a proxy that is trained ``runs`` times or, if the task makes features of its own, consists of these.
+    """
     assert isinstance(task.train, Arrays)
     runs = runs or PROXY["runs"]
     source = {"train": task.train, "seed": seed, "device": device, "runs": runs}
     if not all(_cache.get(name) == value for name, value in source.items()):  # Arrays compare by identity
         _cache.clear()
         start = perf_counter()
-        inputs = _normalised(task, task.train.inputs)
-        make_proxy = partial(make_net, PROXY["model"], tuple(inputs.shape[1:]), len(task.classes))
-        settings = {**{name: value for name, value in PROXY.items() if name != "model"}, "runs": runs}
-        data = TensorDataset(inputs, task.train.labels)
-        evidence = selection.gather(make_proxy, data, seed=seed, device=device, **settings)
+        if task.features is not None:
+            labels = task.train.class_labels if task.classes else None
+            evidence = Evidence(len(task.train), labels=labels, features=task.features(seed, device))
+        else:
+            evidence = _train_proxy(task, task.train, seed, device, runs)
         _cache.update(source, evidence=evidence, seconds=perf_counter() - start)
     return _cache["evidence"], _cache["seconds"]
+
+
+def _train_proxy(task: Task, train: Arrays, seed: int, device: torch.device, runs: int) -> Evidence:
+    inputs = _normalised(task, train.inputs)
+    make_proxy = partial(make_net, PROXY["model"], tuple(inputs.shape[1:]), len(task.classes))
+    settings = {**{name: value for name, value in PROXY.items() if name != "model"}, "runs": runs}
+    data = TensorDataset(inputs, train.labels)
+    return selection.gather(make_proxy, data, seed=seed, device=device, **settings)
 
 
 def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice | None = None) -> Prepared:
@@ -81,7 +93,7 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         The task to train on and the method to train with: full data, or ``then`` of the static method.
 
     Raises:
-        InputError: If the task's samples are not arrays with classes.
+        InputError: If the task's samples are not arrays with classes, and it makes no features of them either.
     """
     static = parse_static(settings.method)
     if static is None:
@@ -90,13 +102,8 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         text = settings.method if sieved is None else sieved.then or "full"
         return Prepared(task, parse_method(text, labels))
     train = task.train
-    if (
-        not isinstance(train, Arrays)
-        or not task.classes
-        or train.class_labels is None
-        or not isinstance(train.inputs, Tensor)
-    ):
-        expected = "samples in memory, with classes, for a static method"
+    if not isinstance(train, Arrays) or (task.features is None and not _has_classes(task, train)):
+        expected = "samples in memory, with classes or a task's own features, for a static method"
         raise InputError(message(expected, task.name, "infobatch.selection works with any data set."))
     seconds = 0.0
     if choice is None:
@@ -105,16 +112,20 @@ def prepare(settings: Settings, task: Task, device: torch.device, choice: Choice
         chosen = selection.SELECTORS[static.name](evidence, seed=settings.seed, **static.settings)
         choice = Choice(chosen.indices, chosen.weights)
         seconds += perf_counter() - start
-    train = Arrays(train.inputs[choice.indices], train.labels[choice.indices])
+    train = Arrays(take(train.inputs, choice.indices), take(train.labels, choice.indices))
     subset = replace(task, train=train)
     if static.then:
-        method = parse_method(static.then, train.labels)
+        method = parse_method(static.then, train.class_labels)
     elif bool((choice.weights == 1).all()):
         method = methods.full()
     else:
         indices = torch.arange(len(train))
         method = methods.static(Selection(indices, size=len(train), weights=choice.weights, method=static.name))
     return Prepared(subset, method, choice, seconds)
+
+
+def _has_classes(task: Task, train: Arrays) -> bool:
+    return bool(task.classes) and train.class_labels is not None and isinstance(train.inputs, Tensor)
 
 
 def _normalised(task: Task, inputs: Tensor) -> Tensor:
