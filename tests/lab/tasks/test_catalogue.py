@@ -102,7 +102,7 @@ def test_defaults_are_settings_and_can_be_changed_safely() -> None:
 
 def test_every_task_tells_what_it_needs() -> None:
     expected = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "images"]
-    assert list(TASKS) == [*expected, "shapes", "ade20k", "segmentation"]
+    assert list(TASKS) == [*expected, "shapes", "ade20k", "segmentation", "instructions"]
     for info in TASKS.values():
         assert info.description
         assert "\n" not in info.description

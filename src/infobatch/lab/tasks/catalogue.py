@@ -17,7 +17,8 @@ from typing import Any
 from ...errors import InputError, installing, message
 from ..format import suggest
 from ..import_target import callables_of, module_of
-from .readers import cifar, class_folders, class_names, digits, idx, npy, own_images, parquet, tiny_imagenet
+from . import instructions
+from .readers import cifar, class_folders, class_names, digits, idx, npy, own_images, pairs, parquet, tiny_imagenet
 from .readers.common import Samples
 from .readers.decode import Shape
 from .segmentation import made_shapes, mask_files, mask_task
@@ -425,6 +426,14 @@ _ALL = (
         layouts=(Layout(mask_files.PLAIN_DESCRIPTION, mask_files.has_plain, mask_files.read_plain),),
         make=mask_task.make,
         defaults=_MASKS_DEFAULTS,
+    ),
+    TaskInfo(
+        name="instructions",
+        description="prompts and answers for a causal language model: that in FOLDER/model, or a small one on bytes",
+        origin="your own, alpaca_data.json of Stanford Alpaca, or GSM8K as train.jsonl and test.jsonl.",
+        layouts=(Layout(pairs.DESCRIPTION, pairs.is_present, instructions.read),),
+        defaults=instructions.DEFAULTS,
+        make=instructions.make,
     ),
 )
 
