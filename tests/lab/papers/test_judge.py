@@ -180,6 +180,19 @@ def test_hours_count_by_their_ratio() -> None:
     assert row(found, "Below the mean, time").why.endswith("the order is reversed")
 
 
+def test_minutes_count_by_their_ratio() -> None:
+    recipe = load("table9")
+    alone, pruned = recipe.cell("DQ, minutes").settings, recipe.cell("DQ with InfoBatch, minutes").settings
+    assert alone is not None
+    assert pruned is not None
+    for seconds, status in ((1920, "reproduced"), (2340, "not reproduced")):  # the paper: 0.8 of the time
+        done = [run(alone, 4.0, 0.98, seconds=2400), run(pruned, 4.0, 0.984, seconds=seconds)]
+        found = outcome(recipe, done)
+        assert row(found, "DQ, minutes").ours == 40
+        assert row(found, "DQ, minutes").status == "for comparison"
+        assert row(found, "DQ with InfoBatch, minutes").status == status
+
+
 @pytest.mark.parametrize(("relation", "status"), [("less", "reproduced"), ("more", "not reproduced")])
 def test_relations_of_ratios(tmp_path: Path, relation: str, status: str) -> None:
     recipe = small(tmp_path, SMALL.replace('expect = "lossless"', f'compare = "factor"\nexpect = "{relation}"'))

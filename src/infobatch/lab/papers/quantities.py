@@ -59,6 +59,7 @@ VALUES: dict[str, Callable[[Run], float | None]] = {
     "metric": _number("metric"),
     "saved": _number("saved", scale=100),
     "hours": _number("seconds", "total", scale=1 / 3600),
+    "minutes": _number("seconds", "total", scale=1 / 60),
     "distance_after": _distance("after"),
     "distance_rescaled": _distance("rescaled"),
     "saved_early": _pruned(0, 0.1),
