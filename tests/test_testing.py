@@ -171,6 +171,7 @@ def test_global_random_states_stay() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the data are in epoch:infobatch.InfoBatchWarning")  # of a forgotten scheduler
+@pytest.mark.filterwarnings("ignore:the scheduler is .* ahead of the data:infobatch.InfoBatchWarning")
 @pytest.mark.parametrize("forgotten", Loop.parts)
 def test_a_forgotten_part_is_named(forgotten: str) -> None:
     said = failure(partial(Loop, forgotten=forgotten), stops=2)

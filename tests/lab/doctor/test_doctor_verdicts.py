@@ -369,7 +369,7 @@ def test_the_truth_does_not_come_from_what_is_checked(
 ) -> None:
     """An attribution that records each loss one place too far is caught."""
     note = TableSlice.note
-    monkeypatch.setattr(TableSlice, "note", lambda self, where, scores: note(self, where, scores.roll(1)))
+    monkeypatch.setattr(TableSlice, "note", lambda self, where, scores, *rest: note(self, where, scores.roll(1), *rest))
     found = examine(patient("stock()"))
     assert named(found, "losses").status == "problem"
     assert "became the score of another sample" in named(found, "losses").seen
