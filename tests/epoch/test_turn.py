@@ -106,6 +106,7 @@ LOADERS: dict[str, Callable[[infobatch.Pruned], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
 def test_after_an_interrupt_at_any_line_of_a_pass_the_same_loader_trains(kind: str) -> None:
     """As a cell of a notebook that is run again."""

@@ -124,6 +124,7 @@ def test_a_seed_decides_all_of_a_run_whatever_ran_before(made: speedrun.Made) ->
 COMPILED = ["full", "hardest(keep=0.5)", "adaptive(threshold=0.4, every=2)", "selective_backprop() own"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["--ahead", "--no-ahead"])
 @pytest.mark.parametrize("method", COMPILED)
 def test_nothing_is_compiled_in_a_run_that_is_timed(monkeypatch: pytest.MonkeyPatch, method: str, ahead: str) -> None:

@@ -93,12 +93,14 @@ def test_detection(tmp_path):
     assert min(found for _, found in rows.values()) > 35  # a box of mean size in the middle finds 8 %, with its class
 
 
+@pytest.mark.slow
 def test_retrieval(tmp_path):
     rows = read_rows(run("retrieval.py", tmp_path, "--epochs", "8"))
     check_savings(rows)
     assert min(rows["full data"][1], rows["InfoBatch"][1]) > 10 * rows["by chance"][1]
 
 
+@pytest.mark.slow
 def test_vae(tmp_path):
     rows = read_rows(run("vae.py", tmp_path, "--epochs", "8"))
     check_savings(rows)

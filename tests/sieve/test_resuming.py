@@ -207,6 +207,7 @@ def look_up(state: Any, place: tuple[Any, ...]) -> Any:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_replaced_by_any_other_are_refused_or_training_goes_on(kind: str) -> None:
     """Another count, or another setting of an optimizer, cannot be told from the right one."""

@@ -281,6 +281,7 @@ def test_ade20k_with_upernet_takes_a_step_of_both_heads() -> None:
     assert torch.allclose(ours.loss.mean(), theirs.loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_ade20k_trains_in_its_layout(tmp_path: Path) -> None:
     ade20k(tmp_path, train=2, test=1)
     task = make_task("ade20k", str(tmp_path))
