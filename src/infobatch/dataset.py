@@ -12,13 +12,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import checks
 from .attribution.counted import Counted, PlanSampler, has_new_iterator
-from .attribution.views import COPY, Copied, FullView, Owner, View
+from .attribution.views import COPY, Copied, FullView, Owner, View, locking
 from .epoch.advice import Advice, warn_not_finite
 from .epoch.hidden import HiddenPass
 from .epoch.running import BOTH, EpochListener, RunningEpoch, is_in_graph, weighted_mean
 from .epoch.scores import ScoreTable
 from .epoch.slice import choose_scores
-from .epoch.turn import locking
 from .errors import InputError, MisalignedError, message
 from .methods.channels import check_channels
 from .methods.method import Method, Moment

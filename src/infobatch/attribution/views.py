@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from multiprocessing.context import get_spawning_popen
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..checks import check_loss
 from ..errors import InputError, MisalignedError, message
 from ..plan import generator_for
 
+Call = TypeVar("Call", bound=Callable[..., Any])
 PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -108,6 +110,22 @@ class Copied(View):
         if not name.startswith("_") and hasattr(self.__dict__.get("dataset"), name):
             return getattr(self.dataset, name)
         raise AttributeError(name if name.startswith("_") else f"no {name} here: {COPY}")
+
+
+def locking(method: Call) -> Call:
+    """Let no other thread change the epoch while this method of its owner runs.
+
+    Scripts save in the background and show the progress from a thread, and whoever asks may turn the epoch.
+    """
+
+    @functools.wraps(method)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return method(self, *args, **kwargs)
+        with self._epoch.lock:
+            return method(self, *args, **kwargs)
+
+    return cast("Call", locked)
 
 
 class Owner(View):

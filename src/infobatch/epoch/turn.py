@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
-
-import torch
 
 from ..attribution.queue import Queue
 from ..errors import MisalignedError
 from ..plan import EpochSummary, PlanNumbers
-
-Call = TypeVar("Call", bound=Callable[..., Any])
-
-
-def locking(method: Call) -> Call:
-    """Let no other thread change the epoch while this method of its owner runs.
-
-    Scripts save in the background and show the progress from a thread, and whoever asks may turn the epoch.
-    """
-
-    @functools.wraps(method)
-    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return method(self, *args, **kwargs)
-        with self._epoch.lock:
-            return method(self, *args, **kwargs)
-
-    return cast("Call", locked)
 
 
 @dataclass
