@@ -178,7 +178,7 @@ def check_score(score: Any, loss: Tensor) -> None:
         raise InputError(
             message(
                 f"one floating-point score per loss, shape {list(loss.shape)} on {loss.device}",
-                f"{describe(score)} on {score.device}" if isinstance(score, Tensor) else describe(score),
+                describe_placed(score),
                 "Reduce every dimension but the first, on the device of the loss.",
             )
         )
@@ -279,6 +279,11 @@ def check_attribution(received: int, seen: int, outside: int, epoch: int) -> Non
 
 def describe(value: Any) -> str:
     return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def describe_placed(value: Any) -> str:
+    """Describe a value with the device that a tensor is on."""
+    return f"{describe(value)} on {value.device}" if isinstance(value, Tensor) else describe(value)
 
 
 def is_count(value: Any, least: int) -> bool:

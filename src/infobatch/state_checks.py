@@ -101,7 +101,7 @@ def check_shards(
 
 
 def _describe_foreign(state: Any) -> str:
-    """Return the type of what is no state; of a dict, such as a whole checkpoint, some of its keys as well."""
+    """Return the type of a value that is not a state, and of a dict, such as a whole checkpoint, some of its keys."""
     kind = type(state).__name__
     if not isinstance(state, dict) or not state:
         return kind

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checks import DTYPES, describe
+from ..checks import DTYPES, describe, describe_placed
 from ..errors import InputError, message
 from ..plan import move
-from .per_sample import PerSample
+from .per_sample import PerSample, at_least_single
 
 
 def contrastive_loss(
@@ -84,19 +84,15 @@ def contrastive_loss(
     if weights is not None:
         _check_weights(weights, directions)
         directions = [_weigh(one, positives, weights) for one in directions]
-    losses = [F.cross_entropy(_at_least_single(one), positives, reduction="none") for one in directions]
+    losses = [F.cross_entropy(at_least_single(one), positives, reduction="none") for one in directions]
     loss = losses[0] if reverse is None else (losses[0] + losses[1]) / 2.0
     has_negatives = any(one.shape[1] > 1 for one in directions)
     return PerSample(loss, loss.detach() if has_negatives else torch.full_like(loss, torch.nan))
 
 
-def _at_least_single(similarity: Tensor) -> Tensor:
-    return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
-
-
 def _weigh(similarity: Tensor, positives: Tensor, weights: Tensor) -> Tensor:
     """Add the log-weight of each column but the row's own. A weight of 0, of what only fills a place, removes it."""
-    similarity = _at_least_single(similarity)
+    similarity = at_least_single(similarity)
     logs = move(weights.detach(), similarity.device).to(similarity.dtype).log()
     logs = F.pad(logs, (0, similarity.shape[1] - len(logs)))
     is_own = torch.arange(similarity.shape[1], device=positives.device) == positives[:, None]
@@ -131,7 +127,7 @@ def _check_positives(positives: Any, directions: list[Tensor]) -> None:
     expected = f"positives as int64 of shape [{rows}] on {directions[0].device}"
     fits = isinstance(positives, Tensor) and positives.dtype == torch.int64 and positives.shape == (rows,)
     if not fits or positives.device != directions[0].device:
-        got = f"{describe(positives)} on {positives.device}" if isinstance(positives, Tensor) else describe(positives)
+        got = describe_placed(positives)
         raise InputError(message(expected, got, "Pass the own column of each row."))
     if positives.device.type == "cpu" and not torch.compiler.is_compiling():
         low, high = (int(end) for end in positives.aminmax())

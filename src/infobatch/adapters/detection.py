@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..checks import DTYPES, check_range, describe, is_number
 from ..errors import InputError, message
-from .per_sample import PerSample
+from .per_sample import PerSample, at_least_single
 
 Layer = Mapping[str, Any]
 """One layer's ``logits`` [batch, queries, classes + 1] and ``pred_boxes`` [batch, queries, 4]."""
@@ -177,7 +177,7 @@ def _gather_pairs(layer: Layer, labels: Sequence[Mapping[str, Tensor]], matched:
 
 def _class_losses(logits: Tensor, pairs: _Pairs, no_object: float) -> tuple[Tensor, Tensor]:
     """Return the sum of each image's weighted class losses, and the sum of the weights."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_single(logits)
     last = logits.shape[-1] - 1
     target = torch.full(logits.shape[:2], last, dtype=torch.int64, device=logits.device)
     target = target.index_put((pairs.image, pairs.query), pairs.label)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..checks import DTYPES, as_int, describe, is_count, is_number
+from ..checks import DTYPES, as_int, describe, describe_placed, is_count, is_number
 from ..errors import InputError, message
 from ..state_checks import is_plain, refuse, show
 from .per_sample import PerSample, per_sample
@@ -313,6 +313,6 @@ def _check_vector(name: str, value: Any, losses: Any) -> None:
         return
     if name == "losses" or not is_vector or value.shape != losses.shape or value.device != losses.device:
         where = f", shape {list(losses.shape)} on {losses.device}" if isinstance(losses, Tensor) else ""
-        got = f"{describe(value)} on {value.device}" if isinstance(value, Tensor) else describe(value)
+        got = describe_placed(value)
         remedy = "One timestep for a whole batch: t.expand(len(x))." if name == "timesteps" else "Pass one per sample."
         raise InputError(message(f"{name}: one number per sample{where}", got, remedy))

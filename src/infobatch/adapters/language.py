@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import DTYPES, describe, is_count
+from ..checks import DTYPES, describe, describe_placed, is_count
 from ..errors import InputError, message, plural
-from .per_sample import Average, PerSample, average_sums, check_average
+from .per_sample import Average, PerSample, at_least_single, average_sums, check_average
 
 IGNORED = -100
 NO_COUNT = "Pass count=len(train_data.batch_indices), and position_ids or sequence_ids of the batch as it was collated."
@@ -160,7 +160,7 @@ class _Sequences(NamedTuple):
 
 
 def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_single(logits)
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
 
 
@@ -192,7 +192,7 @@ def _find_sequences(
     is_integer = isinstance(given, Tensor) and given.dtype in (torch.int64, torch.int32)
     if not is_integer or given is None or given.shape != labels.shape or given.device != labels.device:
         expected = f"position_ids or sequence_ids as integers of shape {list(labels.shape)} on {labels.device}"
-        got = f"{describe(given)} on {given.device}" if isinstance(given, Tensor) else describe(given)
+        got = describe_placed(given)
         raise InputError(message(expected, got, "Pass one for each label."))
     if sequence_ids is None:
         starts = F.pad(given[:, 1:] != given[:, :-1] + 1, (1, 0), value=True)
@@ -231,6 +231,6 @@ def _check_tokens(name: str, values: Any, labels: Any) -> None:
     is_integer = isinstance(labels, Tensor) and labels.dtype in (torch.int64, torch.int32)
     if not is_integer or labels.shape != values.shape[:2] or labels.device != values.device:
         expected = f"labels as integers of shape {list(values.shape[:2])} on {values.device}"
-        got = f"{describe(labels)} on {labels.device}" if isinstance(labels, Tensor) else describe(labels)
+        got = describe_placed(labels)
         remedy = f"Pass the labels of all tokens, not shifted, with one for each of the {name}; shift=True shifts them."
         raise InputError(message(expected, got, remedy))

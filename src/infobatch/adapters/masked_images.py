@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import isqrt
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..checks import DTYPES, describe
+from ..checks import DTYPES, describe, describe_placed
 from ..errors import InputError, message
-from .per_sample import PerSample, per_sample
+from .per_sample import PerSample, at_least_single, per_sample
 
 
 def masked_image_loss(logits: Tensor, mask: Tensor, pixel_values: Tensor, *, norm_pix_loss: bool = False) -> PerSample:
@@ -54,7 +53,7 @@ def masked_image_loss(logits: Tensor, mask: Tensor, pixel_values: Tensor, *, nor
     ...     train_data.update(loss, score=score).backward()
     """
     size = _check_images(logits, mask, pixel_values)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_single(logits)
     target = _patchify(pixel_values.to(logits.dtype), size)
     if norm_pix_loss:
         mean = target.mean(dim=-1, keepdim=True)
@@ -75,7 +74,7 @@ def _check_images(logits: Any, mask: Any, images: Any) -> int:
     given = {"logits": (logits, 3), "mask": (mask, 2), "pixel_values": (images, 4)}
     for name, (one, dimensions) in given.items():
         if not isinstance(one, Tensor) or one.ndim != dimensions or not one.numel() or one.device != logits.device:
-            got = f"{describe(one)} on {one.device}" if isinstance(one, Tensor) else describe(one)
+            got = describe_placed(one)
             remedy = "Pass out.logits, out.mask and the images of a batch that is not empty, on one device."
             raise InputError(message(f"{name} as a tensor with {dimensions} dimensions", got, remedy))
     for name, one in (("logits", logits), ("pixel_values", images)):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checks import DTYPES, describe
+from ..checks import DTYPES, describe, describe_placed
 from ..errors import InputError, message
 from ..plan import move
-from .per_sample import PerSample
+from .per_sample import PerSample, at_least_single
 
 Criterion = Literal["cross_entropy", "bce"]
 Form = Literal["paper", "error"]
@@ -66,7 +66,7 @@ def mix_targets(
     _check_rows("labels", labels, labels, "Pass the class of each row as integers, before they are mixed.")
     partners = _find_partners(partners, labels)
     if isinstance(lam, Tensor):
-        lam = _check_lam(lam, labels).to(torch.promote_types(lam.dtype, torch.float32))[:, None]
+        lam = at_least_single(_check_lam(lam, labels))[:, None]
     off = smoothing / num_classes
     own = torch.full((len(labels), num_classes), off, device=labels.device)
     own = own.scatter(1, labels[:, None], 1.0 - smoothing + off)
@@ -147,7 +147,7 @@ def mixed_loss(
     _check_logits(logits, targets, criterion, score)
     _check_rows("labels", labels, logits, "Pass the class of each row before mixing.")
     partners = _find_partners(partners, labels)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_single(logits)
     targets = targets.to(logits.dtype)
     is_told = _explain(targets, labels, partners)
     if label_smoothing:
@@ -274,7 +274,7 @@ def _check_logits(logits: Any, targets: Any, criterion: str, score: str) -> None
         raise InputError(message("floating-point logits of shape [batch, classes]", describe(logits), remedy))
     fits = isinstance(targets, Tensor) and targets.shape == logits.shape and targets.dtype in DTYPES
     if not fits or targets.device != logits.device:
-        got = f"{describe(targets)} on {targets.device}" if isinstance(targets, Tensor) else describe(targets)
+        got = describe_placed(targets)
         expected = f"soft targets of shape {list(logits.shape)} on {logits.device}"
         raise InputError(message(expected, got, "Pass the mixed targets, one column per class: see mix_targets."))
 
@@ -295,6 +295,6 @@ def _check_rows(name: str, given: Any, like: Tensor, remedy: str, *, real: bool 
     if not fits:
         kind = "floating-point" if real else "int64"
         where = "" if real else f" on {like.device}"
-        got = f"{describe(given)} on {given.device}" if isinstance(given, Tensor) else describe(given)
+        got = describe_placed(given)
         shape = list(like.shape[:1]) if isinstance(like, Tensor) else "[batch]"
         raise InputError(message(f"{name} as {kind} of shape {shape}{where}", got, remedy))

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import DTYPES, describe, is_number
+from ..checks import DTYPES, describe, describe_placed, is_number
 from ..errors import InputError, message
 
 Average = Literal["sample", "batch", "all", "sum"] | float | Tensor
@@ -150,6 +150,11 @@ def check_average(average: Any, device: torch.device) -> None:
         raise InputError(message(f"average as one of {AVERAGES}, or a positive number", got, remedy))
 
 
+def at_least_single(values: Tensor) -> Tensor:
+    """Return values in float32 where they are in half precision."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def _check_losses(losses: Any) -> None:
     remedy = ""
     if not isinstance(losses, Tensor):
@@ -167,7 +172,7 @@ def _check_losses(losses: Any) -> None:
 def _check_mask(mask: Any, losses: Tensor) -> None:
     fits = isinstance(mask, Tensor) and mask.ndim == losses.ndim and mask.device == losses.device
     if not fits or any(mine not in (1, size) for mine, size in zip(mask.shape, losses.shape, strict=True)):
-        got = f"{describe(mask)} on {mask.device}" if isinstance(mask, Tensor) else describe(mask)
+        got = describe_placed(mask)
         raise InputError(
             message(
                 f"a mask for losses of shape {list(losses.shape)} on {losses.device}, each dimension equal or 1",

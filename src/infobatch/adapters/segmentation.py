@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checks import DTYPES, describe, is_number
+from ..checks import DTYPES, describe, describe_placed, is_number
 from ..errors import InputError, message
-from .per_sample import Average, PerSample, average_sums, check_average
+from .per_sample import Average, PerSample, at_least_single, average_sums, check_average
 
 
 def segmentation_loss(
@@ -83,7 +83,7 @@ def segmentation_loss(
 def _sum_pixels(logits: Tensor, targets: Tensor, class_weights: Tensor | None, align_corners: bool) -> Tensor:
     if logits.shape[2:] != targets.shape[1:]:
         logits = F.interpolate(logits, size=targets.shape[1:], mode="bilinear", align_corners=align_corners)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_single(logits)
     weights = None if class_weights is None else class_weights.to(logits.dtype)
     return F.cross_entropy(logits, targets, weights, reduction="none").flatten(1).sum(1)
 
@@ -123,7 +123,7 @@ def _check_head(logits: Any, labels: Any, class_weights: Any) -> None:
     is_integer = is_right and not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
     if not is_integer or labels.device != logits.device:
         expected = f"labels as integers of shape [{len(logits)}, height, width] on {logits.device}"
-        got = f"{describe(labels)} on {labels.device}" if isinstance(labels, Tensor) else describe(labels)
+        got = describe_placed(labels)
         remedy = "Pass class numbers: labels.squeeze(1) for [batch, 1, height, width]."
         if is_right and not is_integer:
             remedy = "Pass class numbers as integers: labels.long()."
@@ -132,6 +132,6 @@ def _check_head(logits: Any, labels: Any, class_weights: Any) -> None:
         fits = isinstance(class_weights, Tensor) and class_weights.shape == logits.shape[1:2]
         if not fits or not class_weights.is_floating_point() or class_weights.device != logits.device:
             expected = f"class_weights as floating-point numbers of shape [{logits.shape[1]}] on {logits.device}"
-            got = f"{describe(class_weights)} on {class_weights.device}" if isinstance(class_weights, Tensor) else ""
+            got = describe_placed(class_weights)
             remedy = "Pass one weight per class, as for torch's CrossEntropyLoss."
-            raise InputError(message(expected, got or describe(class_weights), remedy))
+            raise InputError(message(expected, got, remedy))

@@ -106,7 +106,7 @@ class Named:
 
 
 def check_metric(metric: Any) -> None:
-    """Refuse what is no metric.
+    """Refuse anything that is not a metric.
 
     Raises:
         InputError: If it has no ``update``, ``compute`` or ``reset``, or is a class.
